@@ -1,0 +1,36 @@
+# make demo: see the cliff and how delayed attention avoids it.   make test: everything that CI runs.
+PYTHON ?= python3
+VENV := .venv
+STAMP := $(VENV)/.installed
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test test-slow lint format clean
+
+demo: $(STAMP)
+	$(VENV)/bin/latebloom demo
+
+test: lint
+	$(VENV)/bin/pytest -n 2 -m "not slow and not gpu"
+
+test-slow: $(STAMP)
+	$(VENV)/bin/pytest -m slow --timeout 1800
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/pyright
+
+format: $(STAMP)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+# One pip call with every version pinned, so that torch is the pinned build and nothing else is resolved.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Latebloom needs Python 3.11 or later; set PYTHON=..."; exit 1; }
+	@echo "Setting up $(VENV) (once; a few minutes)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

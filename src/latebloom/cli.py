@@ -1,0 +1,190 @@
+"""The command line: latebloom demo | train | evaluate | list."""
+
+import json
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from tyro.conf import Positional, arg
+
+from latebloom.errors import ConfigError, InterruptedRun, LatebloomError
+
+Overrides = Annotated[Positional[tuple[str, ...]], arg(metavar="FIELD=VALUE ...")]
+Device = Annotated[str | None, arg(metavar="cpu|cuda")]
+
+
+def demo(overrides: Overrides = (), /, *, out: Path = Path("demo"), seed: int = 0, device: Device = None) -> None:
+    """Joint training and delayed attention side by side, in minutes: bars, chart, table, page.
+
+    Args:
+        overrides: Changes to both runs, such as training.steps=500.
+        out: The folder for runs, pictures and summary.json; finished runs in it are shown, not trained again.
+        seed: Decides first weights and data.
+        device: Where to train; CUDA where there is one.
+    """
+    from latebloom.demo import run_demo
+
+    try:
+        run_demo(out, seed=seed, device=device, overrides=overrides)
+    except InterruptedRun as stop:
+        raise InterruptedRun(f"{stop}; go on with: latebloom {shlex.join(sys.argv[1:])}") from None
+
+
+def train(
+    overrides: Overrides = (),
+    /,
+    *,
+    recipe: str | None = None,
+    config: Path | None = None,
+    out: Path | None = None,
+    seed: int | None = None,
+    device: Device = None,
+) -> None:
+    """Train one run, or go on with an interrupted one.
+
+    Args:
+        overrides: Changes to the configuration, such as training.steps=500 or delay=null.
+        recipe: A named recipe; `latebloom list` shows them.
+        config: A JSON file with a configuration.
+        out: The run's folder; runs/NAME-HASH unless given. With --out alone, the run in it goes on.
+        seed: Decides first weights and data.
+        device: Where to train; CUDA where there is one.
+    """
+    from latebloom.api import run_with_bar
+    from latebloom.config import load_config, with_overrides
+    from latebloom.recipes import recipe as named_recipe
+    from latebloom.report.terminal import answer_table
+    from latebloom.report.words import describe
+    from latebloom.training.folder import RunFolder
+
+    if recipe is not None and config is not None:
+        raise ConfigError(f"--recipe {recipe} and --config {config} exclude each other; give one")
+    if recipe is not None:
+        chosen, name = named_recipe(recipe), recipe
+    elif config is not None:
+        chosen, name = load_config(config), config.stem
+    elif out is not None and RunFolder(out).config_file.exists():
+        chosen, name = RunFolder(out).read_config(), out.name
+    else:
+        raise ConfigError("train: give --recipe NAME or --config FILE, or --out FOLDER of a run to go on with")
+    if seed is not None:
+        chosen = replace(chosen, seed=seed)
+    chosen = with_overrides(chosen, overrides)
+    out = out or Path("runs") / f"{name}-{chosen.hash}"
+    console = Console()
+    was_finished = RunFolder(out).is_finished
+    trained = run_with_bar(chosen, out, device=device)
+    if was_finished:
+        console.print(f"{out} is finished already; this is what it holds.", highlight=False, soft_wrap=True)
+    console.print(answer_table(trained.evaluation))
+    if trained.switch_step is not None:
+        reason = trained.result["switch_reason"]
+        console.print(f"Attention was let in at step {trained.switch_step}: {reason}.", highlight=False, soft_wrap=True)
+    console.print(describe("The model", trained.evaluation), highlight=False, soft_wrap=True)
+    console.print(f"Everything is in {out}", highlight=False, soft_wrap=True)
+
+
+def evaluate(
+    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    /,
+    *,
+    lengths: str | None = None,
+    sequences: int | None = None,
+    json_file: Annotated[Path | None, arg(name="json", metavar="FILE")] = None,
+    device: Device = None,
+) -> None:
+    """Accuracy by length of a finished run, with 95% intervals, reach and cliff.
+
+    Args:
+        run: The run's folder.
+        lengths: Lengths to test, such as 25,50,100 or 25,50,...,400; those of the run unless given.
+        sequences: How many sequences a length; as many as in the run unless given.
+        json_file: Where to write the numbers; RUN/evaluation-FIRST-LAST.json unless given, - for standard output.
+        device: Where to compute; CUDA where there is one.
+    """
+    from rich.progress import Progress
+
+    from latebloom.lengths import parse_lengths
+    from latebloom.report.terminal import answer_table
+    from latebloom.report.words import describe
+    from latebloom.training.checkpoint import write_json
+    from latebloom.training.loop import TrainedRun
+
+    chosen = None if lengths is None else parse_lengths(lengths)
+    trained = TrainedRun.load(run)
+    to_stdout = json_file is not None and str(json_file) == "-"
+    notes = Console(stderr=True)
+    with Progress(console=notes, transient=True, disable=not notes.is_terminal) as bars:
+        bar = bars.add_task("testing", total=1.0)
+        evaluation = trained.evaluate(
+            chosen,
+            sequences=sequences,
+            device=device,
+            progress=lambda share: bars.update(bar, completed=share),
+        )
+    console = notes if to_stdout else Console()
+    console.print(answer_table(evaluation))
+    cliff = "none" if evaluation.cliff is None else f"at {evaluation.cliff}"
+    console.print(f"reach: {evaluation.reach:g}x   cliff: {cliff}", highlight=False)
+    console.print(describe("The model", evaluation), highlight=False, soft_wrap=True)
+    if to_stdout:
+        print(json.dumps(evaluation.to_json(), indent=2))
+        return
+    json_file = json_file or run / f"evaluation-{evaluation.lengths[0]}-{evaluation.lengths[-1]}.json"
+    try:
+        write_json(json_file, evaluation.to_json())
+    except OSError as error:
+        raise ConfigError(f"json: {json_file} cannot be written ({error.strerror})") from None
+    console.print(f"Numbers: {json_file}", highlight=False, soft_wrap=True)
+
+
+def list_() -> None:
+    """The tasks, models and recipes, with a line each."""
+    from latebloom.delay.controller import HOLDS
+    from latebloom.delay.triggers import Trigger
+    from latebloom.models.recurrent import RECURRENCES
+    from latebloom.models.settings import MODELS
+    from latebloom.recipes import RECIPES
+    from latebloom.tasks import Task
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    families = {
+        "tasks": Task.choices,
+        "models": MODELS,
+        "recurrences": RECURRENCES,
+        "ways to hold attention back": HOLDS,
+        "triggers": Trigger.choices,
+        "recipes": RECIPES,
+    }
+    for family, members in families.items():
+        table.add_row(f"[bold]{family}")
+        for name, member in members.items():
+            line = member if isinstance(member, str) else (member.__doc__ or "").strip().splitlines()[0]
+            table.add_row(f"  {name}", line)
+    Console().print(table)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; a user's mistake is one sentence and exit status 2."""
+    commands = {"demo": demo, "train": train, "evaluate": evaluate, "list": list_}
+    try:
+        tyro.extras.subcommand_cli_from_dict(
+            commands,
+            prog="latebloom",
+            description="Sequence models trained short that work long: delayed attention training.",
+            args=arguments,
+        )
+    except InterruptedRun as stop:
+        print(f"latebloom: {stop}", file=sys.stderr)
+        sys.exit(130)
+    except LatebloomError as error:
+        print(f"latebloom: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("latebloom: stopped at once; the last checkpoint is kept", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,210 @@
+"""What a run is: one frozen RunConfig, read from and written to JSON, changed by `field=value` on the way."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+from latebloom.delay.controller import check_trigger
+from latebloom.delay.triggers import WhenBeyond
+from latebloom.errors import ConfigError, require, unknown
+from latebloom.evaluation.settings import Testing
+from latebloom.models.settings import Model
+from latebloom.tasks import Composite, Task
+from latebloom.training.settings import Delay, Training
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One run, from the first weights to the last measurement."""
+
+    task: Task = field(default_factory=Composite)
+    """What is learned."""
+    model: Model = field(default_factory=Model)
+    """What learns it."""
+    delay: Delay | None = None
+    """How attention is held back; null trains everything together from the start (joint)."""
+    training: Training = field(default_factory=Training)
+    """How it is trained."""
+    evaluation: Testing = field(default_factory=Testing)
+    """How it is tested."""
+    seed: int = 0
+    """Decides the first weights and the data."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.seed < 1 << 63, "seed", self.seed, "from 0 to 2^63 - 1")
+        self.task.check_length(self.training.length, "training.length")
+        for length in self.test_lengths:
+            self.task.check_length(length, "evaluation.multiples")
+        positions, context = self.model.attention.positions, self.model.attention.context
+        if "a" in self.model.layout and positions == "learned":
+            longest = max(self.task.token_count(length) for length in (self.training.length, *self.test_lengths))
+            require(
+                context >= longest,
+                "model.attention.context",
+                context,
+                f"{longest} or more to cover the tests",
+            )
+        if self.delay is not None:
+            self._check_delay(self.delay)
+
+    def _check_delay(self, delay: Delay) -> None:
+        if "a" not in self.model.layout:
+            raise ConfigError(
+                f"delay: a model of layout {self.model.layout!r} has no attention to hold back; set delay=null"
+            )
+        for answer in delay.withhold:
+            if answer not in self.task.answers:
+                raise unknown("delay.withhold", answer, self.task.answers)
+        if set(delay.withhold) == set(self.task.answers):
+            raise ConfigError(
+                f"delay.withhold: {', '.join(delay.withhold)} are all the answers of {self.task.name}; "
+                "leave at least one to learn from"
+            )
+        try:
+            check_trigger(delay.until, self.training.steps)
+        except ConfigError as error:
+            raise ConfigError(f"delay.{error}") from None
+        if isinstance(delay.until, WhenBeyond):
+            if self.task.state_answer is None:
+                raise ConfigError(f"delay.until: when_beyond watches state tracking, and {self.task.name} has none")
+            self.task.check_length(round(delay.until.multiple * self.training.length), "delay.until.multiple")
+
+    @property
+    def test_lengths(self) -> list[int]:
+        return self.evaluation.lengths(self.training.length, max(2, self.task.shortest))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, with every field spelt out."""
+        return asdict(self)
+
+    @property
+    def hash(self) -> str:
+        """Twelve characters that two runs share only if every setting is the same."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def load_config(path: str | Path) -> RunConfig:
+    """A RunConfig from a JSON file; fields left out have their defaults."""
+    path = Path(path)
+    try:
+        data = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"config: there is no file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config: {path} cannot be read ({error})") from None
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"config: {path} is not JSON (line {error.lineno}: {error.msg})") from None
+    return read_settings(RunConfig, data)
+
+
+def read_settings(kind: type[S], data: Any, path: str = "") -> S:
+    """Settings of a kind from plain data, strictly: one sentence an error, with its place in the data."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    for part in (kind, *_settings_below(kind)):
+        part.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[attr-defined]
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(data))
+    except ValidationError as error:
+        sentences = [_sentence(detail, data, path, kind) for detail in error.errors(include_url=False)]
+        raise ConfigError("\n".join(dict.fromkeys(sentences))) from None
+
+
+def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """The configuration with `field=value` changes, such as training.steps=100 or delay=null."""
+    data: Any = json.loads(json.dumps(config.to_json()))
+    for override in overrides:
+        name, equals, text = override.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"{override!r} is not a change; write field=value, such as training.steps=100")
+        _put(data, name.split("."), _value(text), name)
+    return read_settings(RunConfig, data)
+
+
+def _value(text: str) -> Any:
+    """JSON where it is JSON, else the text itself, so that strings need no quotes."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return None if text.lower() == "none" else text
+
+
+def _put(data: dict[str, Any], keys: list[str], value: Any, name: str) -> None:
+    for key in keys[:-1]:
+        inner = data.get(key, {})
+        if inner is None:
+            inner = {}
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{name}: {key} has no fields; it is {inner!r}")
+        data[key] = inner
+        data = inner
+    if keys[-1] == "name" and data.get("name") != value:
+        data.clear()  # another kind of task or trigger: the fields of the old one do not apply
+    data[keys[-1]] = value
+
+
+def _settings_below(kind: type) -> list[type]:
+    from latebloom.delay.triggers import Trigger
+    from latebloom.models.settings import Attention
+    from latebloom.training.settings import Phase
+
+    sections = [Delay, Testing, Model, Training, Attention, Phase]
+    return [*sections, *Task.choices.values(), *Trigger.choices.values()]
+
+
+def _sentence(detail: Any, data: Any, path: str, kind: type) -> str:
+    """One pydantic error as `field: value is not possible; what is`."""
+    # pydantic puts the tag of a union into the location; a user never wrote it.
+    here, names, owner = data, [], kind
+    for part in detail["loc"]:
+        if isinstance(here, dict) and part not in here and part == here.get("name"):
+            continue
+        names.append(str(part))
+        owner = here
+        here = here.get(part) if isinstance(here, dict) else None
+        if isinstance(owner, list) and isinstance(part, int) and part < len(owner):
+            here = owner[part]
+    field_name = ".".join(filter(None, [path, *names]))
+    message, value = detail["msg"], json.dumps(here, default=str)
+    match detail["type"]:
+        case "value_error":
+            inner = message.removeprefix("Value error, ")
+            # Checks within a section name their own field; those of the whole run name the full path.
+            return f"{field_name}.{inner}" if field_name else inner
+        case "unexpected_keyword_argument" | "extra_forbidden":
+            choices = _field_names(kind, detail["loc"][:-1], data)
+            near = get_close_matches(names[-1], choices, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            return f"{field_name}: there is no such field (value {value}); {hint}choices: {', '.join(choices)}"
+        case "missing" | "missing_argument":
+            return f"{field_name}: this field is needed and was not given"
+        case "union_tag_invalid":
+            tag = json.dumps(here.get("name") if isinstance(here, dict) else here)
+            return f"{field_name}.name: {tag} is not known; choices: {detail['ctx']['expected_tags']}"
+        case "union_tag_not_found":
+            return f"{field_name}.name: this field is needed to say which kind is meant"
+        case _:
+            return f"{field_name or 'config'}: {value} is not possible; {message[0].lower()}{message[1:]}"
+
+
+def _field_names(kind: type, location: Sequence[Any], data: Any) -> list[str]:
+    """The fields of the settings at a place in the data."""
+    current: Any = kind
+    for part in location:
+        if is_dataclass(current):
+            annotation = {f.name: f.type for f in fields(current)}.get(part)
+            if isinstance(annotation, str):
+                return []
+            current = next((a for a in getattr(annotation, "__args__", ()) if is_dataclass(a)), annotation)
+        elif hasattr(current, "choices"):
+            current = current.choices.get(part, current)
+        if part in getattr(current, "choices", {}):
+            current = current.choices[part]
+    return [f.name for f in fields(current)] if is_dataclass(current) else []

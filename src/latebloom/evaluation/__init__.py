@@ -1,0 +1,9 @@
+"""Accuracy by length: the measure of everything here."""
+
+from latebloom.evaluation.accuracy import Count, count_correct
+from latebloom.evaluation.evaluate import evaluate
+from latebloom.evaluation.interval import binomial_interval
+from latebloom.evaluation.result import Evaluation
+from latebloom.evaluation.settings import Testing
+
+__all__ = ["Count", "Evaluation", "Testing", "binomial_interval", "count_correct", "evaluate"]

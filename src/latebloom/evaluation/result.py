@@ -1,0 +1,110 @@
+"""What an evaluation found: accuracy by length, reach, cliff."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from latebloom.errors import CheckpointError
+from latebloom.evaluation.accuracy import Count
+from latebloom.evaluation.interval import binomial_interval
+
+HOLDS_AT = 0.9
+"""The accuracy that counts as holding, for reach and cliff."""
+
+
+def reach(counts: Sequence[Count], training_length: int) -> float:
+    """The longest tested length, in training lengths, up to which every tested length holds; 0 if none does."""
+    held = 0.0
+    for count in sorted(counts, key=lambda count: count.length):
+        if count.accuracy < HOLDS_AT:
+            break
+        held = count.length / training_length
+    return held
+
+
+def cliff(counts: Sequence[Count], training_length: int) -> int | None:
+    """The first tested length, at most twice the training length, with less than half of its accuracy.
+
+    None if there is no such length, or if the model does not hold at the training length in the first place.
+    """
+    at = {count.length: count.accuracy for count in counts}
+    start = at.get(training_length, 0.0)
+    if start < HOLDS_AT:
+        return None
+    fallen = (n for n in sorted(at) if training_length < n <= 2 * training_length and at[n] < start / 2)
+    return next(fallen, None)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Accuracy by length of one trained model."""
+
+    training_length: int
+    counts: tuple[Count, ...]
+    chance: dict[str, float]
+    """The accuracy of guessing, for each named answer."""
+    chance_all: float
+    """The accuracy of guessing every answer."""
+
+    @property
+    def lengths(self) -> list[int]:
+        return [count.length for count in self.counts]
+
+    @property
+    def reach(self) -> float:
+        return reach(self.counts, self.training_length)
+
+    @property
+    def cliff(self) -> int | None:
+        return cliff(self.counts, self.training_length)
+
+    def accuracy(self, length: int, answer: str | None = None) -> float:
+        """The accuracy at a tested length, of one named answer or of all together."""
+        count = next((count for count in self.counts if count.length == length), None)
+        if count is None:
+            raise KeyError(f"length {length} was not tested; tested: {', '.join(map(str, self.lengths))}")
+        return count.accuracy if answer is None else count.accuracy_of(answer)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, with the counts that everything else follows from."""
+        return {
+            "training_length": self.training_length,
+            "reach": self.reach,
+            "cliff": self.cliff,
+            "chance": self.chance_all,
+            "chance_of": self.chance,
+            "lengths": [
+                {
+                    "length": count.length,
+                    "sequences": count.sequences,
+                    "correct": count.correct,
+                    "accuracy": count.accuracy,
+                    "interval": list(count.interval),
+                    "answers": {
+                        name: {
+                            "correct": right,
+                            "accuracy": right / count.sequences,
+                            "interval": list(binomial_interval(right, count.sequences)),
+                        }
+                        for name, right in count.answers.items()
+                    },
+                }
+                for count in self.counts
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Evaluation":
+        try:
+            counts = tuple(
+                Count(
+                    row["length"],
+                    row["sequences"],
+                    row["correct"],
+                    {name: answer["correct"] for name, answer in row["answers"].items()},
+                )
+                for row in data["lengths"]
+            )
+            return cls(data["training_length"], counts, data["chance_of"], data["chance"])
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(f"this is not an evaluation: {error!r} while reading it") from None

@@ -1,0 +1,23 @@
+"""How a trained model is tested, as settings."""
+
+from dataclasses import dataclass
+
+from latebloom.errors import require
+
+
+@dataclass(frozen=True, kw_only=True)
+class Testing:
+    """Which lengths are tested, and on how many sequences."""
+
+    multiples: tuple[float, ...] = (0.4, 1, 1.2, 1.4, 2, 3, 4, 6, 8)
+    """The tested lengths, in training lengths."""
+    sequences: int = 1024
+    """How many sequences a length."""
+
+    def __post_init__(self) -> None:
+        require(len(self.multiples) >= 1, "multiples", self.multiples, "at least one number")
+        require(all(m > 0 for m in self.multiples), "multiples", self.multiples, "numbers above 0")
+        require(self.sequences >= 1, "sequences", self.sequences, "1 or more")
+
+    def lengths(self, training_length: int, shortest: int = 1) -> list[int]:
+        return sorted({max(shortest, round(multiple * training_length)) for multiple in self.multiples})

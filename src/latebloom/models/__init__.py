@@ -1,0 +1,6 @@
+"""Tokens in, logits out: stacks of recurrence, attention and MLP."""
+
+from latebloom.models.sequence_model import SequenceModel
+from latebloom.models.settings import Attention, Model, hybrid, lstm, transformer
+
+__all__ = ["Attention", "Model", "SequenceModel", "hybrid", "lstm", "transformer"]

@@ -1,0 +1,61 @@
+"""Causal softmax attention with several heads.
+
+Shapes: B sequences, T tokens, D width, H heads, E = D / H features a head.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from latebloom.models.attention.positions import Learned, NoPositions, Rotary
+
+
+class SoftmaxAttention(nn.Module):
+    """Each token asks all tokens up to itself, and takes what the likest of them say."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        positions: str = "none",
+        context: int = 1024,
+        look_back: bool = False,
+        zero_output: bool = False,
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        self.queries_keys_values = nn.Linear(width, 3 * width)
+        self.look_back = nn.Linear(width, width, bias=False) if look_back else None
+        self.output = nn.Linear(width, width)
+        self.positions = {
+            "none": NoPositions,
+            "rotary": lambda: Rotary(width // heads),
+            "learned": lambda: Learned(width, context),
+        }[positions]()
+        if zero_output:
+            nn.init.zeros_(self.output.weight)
+            nn.init.zeros_(self.output.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T, D)"""
+        q, k, v = self.projected(x)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.output(mixed.transpose(1, 2).flatten(2))
+
+    def weights(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, H, T, T): how much each token takes from each; the naive form of `forward`."""
+        q, k, _ = self.projected(x)
+        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
+        return scores.masked_fill(future, -torch.inf).softmax(dim=-1)
+
+    def projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each (B, H, T, E)."""
+        x = self.positions.inputs(x)
+        q, k, v = self.queries_keys_values(x).chunk(3, dim=-1)
+        if self.look_back is not None:
+            before = F.pad(x[:, :-1], (0, 0, 1, 0))  # the token before each token, zeros before the first
+            k = k + self.look_back(before)
+        q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in (q, k, v))
+        return *self.positions.queries_keys(q, k), v

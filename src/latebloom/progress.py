@@ -1,0 +1,79 @@
+"""Progress bars for runs: a line each, with what a person wants to know while waiting."""
+
+import sys
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from latebloom.training.loop import Observer
+from latebloom.training.loop import Progress as Seen
+
+TESTING_SHARE = 0.1
+"""The part of a bar that stands for the evaluation at the end."""
+
+
+class RunBars:
+    """Live bars on a terminal; a plain line now and then where there is none. Use as a context manager."""
+
+    def __init__(self, names: list[str], training_length: int, beyond: int, console: Console | None = None) -> None:
+        self.console = console or Console(file=sys.stderr)
+        at, far = f"acc@{training_length}", f"acc@{beyond * training_length}"
+        self._bars = Progress(
+            TextColumn("[bold]{task.description:<6}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[step]:>11}"),
+            TextColumn("{task.fields[phase]:<8}"),
+            TextColumn("loss {task.fields[loss]:>6}"),
+            TextColumn(f"{at} {{task.fields[near]:>5}}"),
+            TextColumn(f"{far} {{task.fields[far]:>5}}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        empty: dict[str, Any] = {"step": "", "phase": "starting", "loss": "-", "near": "-", "far": "-"}
+        self._ids: dict[str, TaskID] = {name: self._bars.add_task(name, total=1.0, **empty) for name in names}
+        self._said: dict[str, tuple[str, int]] = {}
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def observer(self, name: str) -> Observer:
+        return lambda seen: self.show(name, seen)
+
+    def show(self, name: str, seen: Seen) -> None:
+        done = (1 - TESTING_SHARE) * seen.step / seen.steps + TESTING_SHARE * seen.tested
+        fields: dict[str, Any] = {
+            "step": f"{seen.step}/{seen.steps}",
+            "phase": seen.phase,
+            "loss": _number(seen.loss, ".3f"),
+            "near": _number(seen.accuracy, ".0%"),
+            "far": _number(seen.accuracy_beyond, ".0%"),
+        }
+        self._bars.update(self._ids[name], completed=done, **fields)
+        if not self.console.is_terminal:
+            self._say_plainly(name, seen, fields)
+
+    def _say_plainly(self, name: str, seen: Seen, fields: dict[str, Any]) -> None:
+        """Logs want a few lines, not a redrawn bar: one a phase, and one for every tenth of the steps."""
+        moment = (seen.phase, 10 * seen.step // seen.steps)
+        if self._said.get(name) != moment:
+            self._said[name] = moment
+            self.console.print(
+                f"{name}: step {fields['step']}, {fields['phase']}, loss {fields['loss']}, "
+                f"accuracy {fields['near']} at the training length and {fields['far']} beyond",
+                highlight=False,
+            )
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

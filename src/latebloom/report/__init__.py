@@ -1,0 +1,1 @@
+"""Results in; charts, tables and pages out."""

@@ -1,0 +1,86 @@
+"""Results in a terminal: a chart of characters and tables."""
+
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from latebloom.evaluation.result import Evaluation
+
+MARKS = (("o", "red"), ("x", "cyan"), ("+", "yellow"), ("*", "green"), ("#", "magenta"))
+
+
+def print_chart(console: Console, evaluations: Mapping[str, Evaluation]) -> None:
+    """Accuracy by length, drawn with characters."""
+    import plotext as plt
+
+    first = next(iter(evaluations.values()))
+    plt.clear_figure()
+    plt.theme("clear")
+    plt.plot_size(min(console.width, 90), 20)
+    legend = Text("all answers right, by length:")
+    for (marker, color), (name, evaluation) in zip(MARKS, evaluations.items(), strict=False):
+        counts = evaluation.counts
+        plt.plot([c.length for c in counts], [100 * c.accuracy for c in counts], marker=marker, color=color)
+        legend.append(f"   {marker} ").append(name, style=color)
+    for multiple in (1, 3):
+        plt.vline(multiple * first.training_length, "gray")
+    plt.hline(100 * first.chance_all, "gray")
+    plt.xscale("log")
+    plt.xticks(first.lengths, [str(length) for length in first.lengths])
+    plt.ylim(0, 100)
+    plt.yticks([0, 25, 50, 75, 100], ["0%", "25%", "50%", "75%", "100%"])
+    console.print(legend)
+    console.print(Text.from_ansi(plt.build()))
+    console.print(
+        f"upright lines: the training length {first.training_length} and 3x; "
+        f"level line: guessing, {first.chance_all:.1%}",
+        style="dim",
+        highlight=False,
+    )
+
+
+def accuracy_table(evaluations: Mapping[str, Evaluation]) -> Table:
+    """A column for each run, a row for each length, with 95% intervals."""
+    table = Table(title="all answers right [95% interval]", title_justify="left", title_style="")
+    table.add_column("length", justify="right")
+    table.add_column("", justify="right")
+    for name in evaluations:
+        table.add_column(Text(name), justify="right")
+    rows = sorted({length for evaluation in evaluations.values() for length in evaluation.lengths})
+    start = next(iter(evaluations.values())).training_length
+    for length in rows:
+        cells = [_cell(evaluation, length) for evaluation in evaluations.values()]
+        table.add_row(str(length), f"{length / start:g}x", *cells)
+    return table
+
+
+def answer_table(evaluation: Evaluation) -> Table:
+    """One run: all answers with their interval, and each named answer."""
+    table = Table(title="accuracy by length", title_justify="left", title_style="")
+    for heading in ("length", "", "all right", "95% interval", *evaluation.chance, "sequences"):
+        table.add_column(heading, justify="right")
+    for count in evaluation.counts:
+        low, high = count.interval
+        each = [f"{count.accuracy_of(name):.3f}" for name in evaluation.chance]
+        multiple = f"{count.length / evaluation.training_length:g}x"
+        table.add_row(
+            str(count.length),
+            multiple,
+            f"{count.accuracy:.3f}",
+            f"{low:.3f} to {high:.3f}",
+            *each,
+            str(count.sequences),
+        )
+    guess = [f"{level:.3f}" for level in evaluation.chance.values()]
+    table.add_row("guessing", "", f"{evaluation.chance_all:.3f}", "", *guess, "", style="dim")
+    return table
+
+
+def _cell(evaluation: Evaluation, length: int) -> str:
+    count = next((count for count in evaluation.counts if count.length == length), None)
+    if count is None:
+        return "-"
+    low, high = count.interval
+    return f"{count.accuracy:6.1%} [{low:.1%}, {high:.1%}]".replace("[", "\\[")

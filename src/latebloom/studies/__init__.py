@@ -1,0 +1,1 @@
+"""Sets of runs, and what executes them."""

@@ -1,0 +1,77 @@
+"""Random numbers as a pure function of the place where they are used.
+
+A stateful generator gives numbers that depend on everything drawn before. Here every number is a hash of
+(seed, split, index, row, stream, position), so any batch can be made alone, in any order, on any device,
+and a hundred seeds can draw theirs in one call. The hash is the finaliser of splitmix64; all arithmetic is
+on int64 tensors, where overflow wraps on CPU and CUDA alike.
+
+Shapes: B rows, N numbers a row.
+"""
+
+import torch
+from torch import Tensor
+
+_WORD = (1 << 64) - 1
+_GAMMA = 0x9E3779B97F4A7C15
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
+
+
+def _signed(word: int) -> int:
+    """The int64 with the same 64 bits: torch has no unsigned arithmetic."""
+    word &= _WORD
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _mix_int(word: int) -> int:
+    word &= _WORD
+    word = ((word ^ (word >> 30)) * _FIRST) & _WORD
+    word = ((word ^ (word >> 27)) * _SECOND) & _WORD
+    return word ^ (word >> 31)
+
+
+def _mix_tensor(words: Tensor) -> Tensor:
+    def shifted(x: Tensor, bits: int) -> Tensor:
+        return (x >> bits) & ((1 << (64 - bits)) - 1)  # torch shifts int64 with its sign; the mask drops it
+
+    words = (words ^ shifted(words, 30)) * _signed(_FIRST)
+    words = (words ^ shifted(words, 27)) * _signed(_SECOND)
+    return words ^ shifted(words, 31)
+
+
+def fold(*parts: int | Tensor) -> int | Tensor:
+    """One key from several numbers. Whole numbers stay on the host; one tensor among them makes it a tensor."""
+    key: int | Tensor = 0
+    for part in parts:
+        if isinstance(key, Tensor) or isinstance(part, Tensor):
+            left = key if isinstance(key, Tensor) else _signed(key)
+            right = part if isinstance(part, Tensor) else _signed(part)
+            key = _mix_tensor(left * _signed(_GAMMA) + right + 1)  # type: ignore[arg-type]
+        else:
+            key = _mix_int(key * _GAMMA + part + 1)
+    return key
+
+
+def bounded_int(key: int, bound: int) -> int:
+    """A whole number in [0, bound) from a host key."""
+    return ((_mix_int(key) >> 33) * bound) >> 31
+
+
+def words(key: int | Tensor, rows: Tensor, stream: int, count: int) -> Tensor:
+    """Hash words (B, N) for the rows (B,): row r gets the same words in whichever batch it is drawn."""
+    key = _signed(key) if isinstance(key, int) else key
+    row_keys = _mix_tensor(key + (rows + 1) * _signed(_GAMMA))
+    columns = torch.arange(1, count + 1, device=rows.device, dtype=torch.int64)
+    offset = _signed(_mix_int(stream + 1))
+    return _mix_tensor(row_keys[:, None] + offset + columns * _signed(_GAMMA))
+
+
+def integers(key: int | Tensor, rows: Tensor, stream: int, count: int, bound: int) -> Tensor:
+    """Whole numbers (B, N) in [0, bound), uniform up to bound / 2^31."""
+    top = (words(key, rows, stream, count) >> 33) & ((1 << 31) - 1)
+    return (top * bound) >> 31
+
+
+def distinct(key: int | Tensor, rows: Tensor, stream: int, count: int, bound: int) -> Tensor:
+    """Distinct whole numbers (B, N) in [0, bound), in random order: the first N of a shuffle."""
+    return words(key, rows, stream, bound).argsort(dim=1, stable=True)[:, :count]

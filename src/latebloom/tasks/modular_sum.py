@@ -1,0 +1,60 @@
+"""State tracking alone: add up digits modulo m."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from latebloom.errors import require
+from latebloom.tasks.pieces import Vocabulary, constant, draw_digits, running
+from latebloom.tasks.task import Batch, Supervision, Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModularSum(Task):
+    """Digits, then SUM; the answer at SUM is their sum modulo m.
+
+    modulus 5    tokens   3  4  1  SUM
+                 outcome           3
+                 aligned  3  2  3  3
+    """
+
+    answers: ClassVar = ("sum",)
+    state_answer: ClassVar = "sum"
+
+    name: Literal["modular_sum"] = "modular_sum"
+    modulus: int = 10
+    """Digits are 0 to m-1, and so is their sum."""
+    supervision: Supervision = "aligned"
+    """Ask for the running sum at every digit as well (aligned), or for the answer alone (outcome)."""
+
+    def __post_init__(self) -> None:
+        require(self.modulus >= 2, "modulus", self.modulus, "2 or more")
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(modulus=self.modulus, markers=("SUM",))
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self.vocabulary.size
+
+    @property
+    def chance(self) -> dict[str, float]:
+        return {"sum": 1 / self.modulus}
+
+    def token_count(self, length: int) -> int:
+        return length + 1
+
+    def spell(self, token: int) -> str:
+        return self.vocabulary.spell(token)
+
+    def draw(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
+        digits, sums = draw_digits(key, rows, length, self.modulus)
+        tokens = torch.cat([digits, constant(rows, self.vocabulary.marker("SUM"))], dim=1)
+        places = torch.arange(length, device=rows.device).expand(rows.shape[0], length)
+        positions = running(self.supervision, constant(rows, length), places)
+        targets = running(self.supervision, sums[:, -1:], sums)
+        return Batch(tokens, positions, targets, {"sum": slice(0, targets.shape[1])})

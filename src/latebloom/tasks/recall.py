@@ -1,0 +1,65 @@
+"""Associative recall alone: look up the value of a key."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from latebloom.errors import require
+from latebloom.tasks.pieces import Vocabulary, constant, draw_pairs
+from latebloom.tasks.task import Batch, Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recall(Task):
+    """Distinct keys, each followed by its value, then ASK and one of the keys; the answer is its value.
+
+    tokens   k7 v2 k1 v9  ASK k7
+    answer                    v2
+    """
+
+    answers: ClassVar = ("recall",)
+
+    name: Literal["recall"] = "recall"
+    keys: int = 512
+    """How many keys there are; a sequence of length L takes L of them."""
+    values: int = 64
+    """How many values there are; keys may share one."""
+
+    def __post_init__(self) -> None:
+        require(self.keys >= 2, "keys", self.keys, "2 or more")
+        require(self.values >= 2, "values", self.values, "2 or more")
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(keys=self.keys, values=self.values, markers=("ASK",))
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self.vocabulary.size
+
+    @property
+    def chance(self) -> dict[str, float]:
+        return {"recall": 1 / self.values}
+
+    @property
+    def longest(self) -> int:
+        return self.keys
+
+    def keys_needed(self, length: int) -> int:
+        return length
+
+    def token_count(self, length: int) -> int:
+        return 2 * length + 2
+
+    def spell(self, token: int) -> str:
+        return self.vocabulary.spell(token)
+
+    def draw(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
+        keys, values, asked, answer = draw_pairs(key, rows, length, self.vocabulary)
+        pairs = torch.stack([keys, values], dim=2).flatten(1)
+        tokens = torch.cat([pairs, constant(rows, self.vocabulary.marker("ASK")), asked], dim=1)
+        last = constant(rows, self.token_count(length) - 1)
+        return Batch(tokens, last, answer, {"recall": slice(0, 1)})

@@ -1,0 +1,28 @@
+"""The training data of one run: an endless row of batches, each of one length."""
+
+from dataclasses import dataclass
+
+import torch
+
+from latebloom.tasks.counter import bounded_int, fold
+from latebloom.tasks.task import Batch, Split, Task
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Batches by number. Lengths are uniform from the shortest possible to the training length."""
+
+    task: Task
+    seed: int
+    training_length: int
+    split: Split = "train"
+
+    def length(self, index: int) -> int:
+        """The length of batch `index`. It does not depend on the seed, so that seeds can be trained as one."""
+        shortest = max(2, self.task.shortest)
+        key = fold(0x1E46, index)
+        assert isinstance(key, int)
+        return shortest + bounded_int(key, self.training_length - shortest + 1)
+
+    def batch(self, index: int, size: int, device: torch.device | str = "cpu") -> Batch:
+        return self.task.batch(self.seed, self.split, index, length=self.length(index), size=size, device=device)

@@ -1,0 +1,116 @@
+"""Checkpoints that are complete or absent, whatever happens while they are written.
+
+A checkpoint is a folder `step-00001500` of safetensors files and one state.json. It is written under a
+temporary name, every file and the folder are flushed to disk, and a rename makes it visible in one move.
+state.json holds the digest of each file, so that a damaged one is recognised. Nothing is ever unpickled.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from latebloom.errors import CheckpointError
+
+FORMAT = 1
+_TEMPORARY = ".writing-"
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Replace a file by its new content in one move: a reader sees the old or the new, never a part."""
+    temporary = path.with_name(f"{_TEMPORARY}{path.name}")
+    _write_flushed(temporary, content)
+    os.replace(temporary, path)
+    _flush_folder(path.parent)
+
+
+def write_json(path: Path, data: Any) -> None:
+    write_file(path, (json.dumps(data, indent=2) + "\n").encode())
+
+
+def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any], run: str) -> Path:
+    """Write `folder/step-N`. `run` is the hash of the configuration that it belongs to."""
+    from safetensors.torch import save
+
+    target = folder / f"step-{state['step']:08d}"
+    temporary = folder / f"{_TEMPORARY}{target.name}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    digests = {}
+    for name, group in tensors.items():
+        content = save({key: value.detach().cpu().contiguous() for key, value in group.items()})
+        digests[name] = hashlib.sha256(content).hexdigest()
+        _write_flushed(temporary / f"{name}.safetensors", content)
+    header = {"format": FORMAT, "run": run, "digests": digests, "state": state}
+    _write_flushed(temporary / "state.json", json.dumps(header).encode())
+    _flush_folder(temporary)
+    if target.exists():  # left by a run that was killed after its rename and went on from an older one
+        shutil.rmtree(target)
+    os.rename(temporary, target)
+    _flush_folder(folder)
+    return target
+
+
+def load_checkpoint(path: Path, run: str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """Tensors and state of a checkpoint; refuses one that is damaged or belongs to another run."""
+    from safetensors.torch import load
+
+    try:
+        header = json.loads((path / "state.json").read_bytes())
+        if header["format"] != FORMAT:
+            raise CheckpointError(f"checkpoint {path} has format {header['format']}; this version reads {FORMAT}")
+        if header["run"] != run:
+            raise CheckpointError(
+                f"checkpoint {path} belongs to another configuration ({header['run']}, not {run}); "
+                "choose another folder with --out"
+            )
+        tensors = {}
+        for name, digest in header["digests"].items():
+            content = (path / f"{name}.safetensors").read_bytes()
+            if hashlib.sha256(content).hexdigest() != digest:
+                raise CheckpointError(f"checkpoint {path} is damaged: {name}.safetensors is not what was written")
+            tensors[name] = load(content)
+        return tensors, header["state"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"checkpoint {path} is damaged or not one of ours ({type(error).__name__}: {error}); "
+            "remove it to go on from the one before"
+        ) from error
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """The newest complete checkpoint."""
+    return max(_complete(folder), default=None)
+
+
+def keep_newest(folder: Path, count: int = 2) -> None:
+    """Remove what was left half-written, and all complete checkpoints but the newest."""
+    for path in [*folder.glob(f"{_TEMPORARY}*"), *sorted(_complete(folder))[:-count]]:
+        # A name that is not `step-...` first, so that being killed here leaves no half of a checkpoint.
+        doomed = path.with_name(f"{_TEMPORARY}gone-{path.name}")
+        os.rename(path, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _complete(folder: Path) -> Iterable[Path]:
+    return [path for path in folder.glob("step-*") if path.is_dir()]
+
+
+def _write_flushed(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,79 @@
+"""Where a run ran: what someone needs to repeat it or to doubt it."""
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from latebloom.errors import ConfigError, unknown
+
+
+def describe_environment(seed: int, device: str) -> dict[str, Any]:
+    """Versions, machine, commit and seed, as plain data."""
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "latebloom": _version("latebloom"),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "commit": _commit(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": device,
+        "accelerator": torch.cuda.get_device_name() if device.startswith("cuda") else None,
+        "seed": seed,
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+    }
+
+
+def choose_device(name: str | None) -> torch.device:
+    """The device of that name, or CUDA where there is one."""
+    available = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+    if name is None:
+        return torch.device(available[-1])
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise unknown("device", name, available) from None
+    if device.type not in available:
+        raise ConfigError(f"device: {name!r} is not available here; choices: {', '.join(available)}")
+    return device
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from the source tree
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the source tree that this package is imported from, `+` behind it if files were changed."""
+    folder = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
+
+    try:
+        # An installed copy may lie inside somebody else's repository: only a tracked file counts.
+        git("ls-files", "--error-unmatch", str(Path(__file__)))
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()

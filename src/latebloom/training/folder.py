@@ -1,0 +1,109 @@
+"""The folder of one run, and what may be written into it.
+
+config.json        what the run is
+environment.json   where it ran: versions, machine, commit, seed
+metrics.jsonl      losses, rates, held-out accuracy and the switch, a line each
+checkpoints/       the newest two
+model/             the trained model, as `from_pretrained` reads it
+evaluation.json    accuracy by length
+result.json        written last: a run with it is finished
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from latebloom.config import RunConfig, load_config
+from latebloom.errors import CheckpointError, ConfigError
+from latebloom.training.checkpoint import write_json
+from latebloom.training.environment import describe_environment
+
+
+class RunFolder:
+    """Paths, lock and metrics file of one run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config_file = self.path / "config.json"
+        self.metrics_file = self.path / "metrics.jsonl"
+        self.checkpoints = self.path / "checkpoints"
+        self.model = self.path / "model"
+        self.evaluation_file = self.path / "evaluation.json"
+        self.result_file = self.path / "result.json"
+
+    @property
+    def is_finished(self) -> bool:
+        return self.result_file.exists()
+
+    def read_config(self) -> RunConfig:
+        if not self.config_file.exists():
+            raise CheckpointError(f"{self.path} holds no run: there is no config.json in it")
+        return load_config(self.config_file)
+
+    def read_json(self, file: Path) -> Any:
+        try:
+            return json.loads(file.read_text())
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{file} cannot be read ({error})") from None
+
+    @contextmanager
+    def opened(self, config: RunConfig, device: str) -> Iterator[None]:
+        """Make the folder this run's, and this process's alone, while the context lasts."""
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held until the context ends)
+        except OSError as error:
+            raise ConfigError(
+                f"out: {self.path} cannot be written ({error.strerror}); choose a folder that can"
+            ) from None
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise CheckpointError(f"{self.path} is in use: another process is training there") from None
+            self._claim(config, device)
+            yield
+
+    def _claim(self, config: RunConfig, device: str) -> None:
+        environment_file = self.path / "environment.json"
+        here = describe_environment(config.seed, device)
+        if not self.config_file.exists():
+            write_json(environment_file, here | {"resumed": []})
+            write_json(self.config_file, config.to_json())
+            return
+        found = self.read_config()
+        if found.hash != config.hash:
+            raise CheckpointError(
+                f"out: {self.path} holds another run ({found.hash}, not {config.hash}); "
+                "choose another folder, or leave the settings away to go on with the one that is there"
+            )
+        if not self.is_finished:
+            before = self.read_json(environment_file)
+            write_json(environment_file, before | {"resumed": [*before["resumed"], here]})
+
+
+class MetricsFile:
+    """metrics.jsonl, which a resumed run continues to the byte."""
+
+    def __init__(self, path: Path, keep_bytes: int) -> None:
+        self.file: IO[bytes] = open(path, "ab")  # noqa: SIM115 (closed by `close`)
+        if self.file.tell() < keep_bytes:
+            self.file.close()
+            raise CheckpointError(f"{path} is damaged: it is shorter than its checkpoint says")
+        self.file.truncate(keep_bytes)
+
+    def write(self, line: dict[str, Any]) -> None:
+        self.file.write((json.dumps(line) + "\n").encode())
+        self.file.flush()
+
+    def secure(self) -> int:
+        """Flush to disk; the number of bytes that are safe."""
+        os.fsync(self.file.fileno())
+        return os.fstat(self.file.fileno()).st_size
+
+    def close(self) -> None:
+        self.file.close()

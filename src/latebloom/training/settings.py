@@ -1,0 +1,91 @@
+"""How a run is trained, as settings."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from latebloom.delay.controller import HOLDS, Hold
+from latebloom.delay.triggers import Trigger
+from latebloom.errors import require, unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """The learning rate and the batches of one phase of training."""
+
+    learning_rate: float = 2e-3
+    """The peak, after the warm-up."""
+    warmup: int = 200
+    """Steps in which the rate rises from 0 to its peak."""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """What follows: a cosine down to 0 at the end of the phase, or the peak throughout."""
+    batch_size: int = 128
+    """Sequences a step."""
+
+    def __post_init__(self) -> None:
+        require(self.learning_rate > 0, "learning_rate", self.learning_rate, "above 0")
+        require(self.warmup >= 0, "warmup", self.warmup, "0 or more")
+        require(self.batch_size >= 1, "batch_size", self.batch_size, "1 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delay:
+    """How attention is held back, and until when."""
+
+    until: Trigger
+    """What ends the delay."""
+    hold: Hold = "bypass"
+    """How attention is held back."""
+    ramp_steps: int = 0
+    """With hold ramp: the steps in which the gate rises to 1 after the switch."""
+    withhold: tuple[str, ...] = ()
+    """Answers that are not asked until the switch; the paper's form asks all from the start."""
+
+    def __post_init__(self) -> None:
+        if self.hold not in HOLDS:
+            raise unknown("hold", self.hold, HOLDS)
+        if self.hold == "ramp":
+            require(self.ramp_steps >= 1, "ramp_steps", self.ramp_steps, "1 or more with hold ramp")
+        else:
+            require(self.ramp_steps == 0, "ramp_steps", self.ramp_steps, f"0 with hold {self.hold}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Everything between the first weights and the last."""
+
+    length: int = 25
+    """The training length: batches draw their length uniformly from 2 to this."""
+    steps: int = 15_000
+    """Optimizer steps in all."""
+    delayed: Phase = field(default_factory=Phase)
+    """While attention is held back."""
+    full: Phase = field(default_factory=Phase)
+    """With attention in: after the switch, or all of joint training."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's averaging factors."""
+    weight_decay: float = 0.01
+    """AdamW's weight decay."""
+    clip: float = 1.0
+    """The largest norm of the gradient."""
+    weigh: Literal["answers", "positions"] = "answers"
+    """What counts the same in the loss: every named answer, or every position at which one is asked."""
+    recurrence_factor: float = 1.0
+    """After a switch, the recurrence learns at this factor of the rate."""
+    attention_factor: float = 1.0
+    """After a switch, attention learns at this factor of the rate."""
+    log_every: int = 50
+    """Steps between lines in metrics.jsonl."""
+    check_every: int = 200
+    """Steps between measurements of held-out accuracy."""
+    checkpoint_every: int = 500
+    """Steps between checkpoints."""
+
+    def __post_init__(self) -> None:
+        require(self.length >= 2, "length", self.length, "2 or more: a training length of 1 has nothing to track")
+        for name in ("steps", "log_every", "check_every", "checkpoint_every"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        require(all(0 <= beta < 1 for beta in self.betas), "betas", self.betas, "from 0 to below 1")
+        require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
+        require(self.clip > 0, "clip", self.clip, "above 0")
+        require(self.recurrence_factor >= 0, "recurrence_factor", self.recurrence_factor, "0 or more")
+        require(self.attention_factor >= 0, "attention_factor", self.attention_factor, "0 or more")

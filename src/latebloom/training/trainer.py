@@ -1,0 +1,183 @@
+"""One run in progress: everything that a step changes, and everything a resumed run needs."""
+
+import random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from latebloom.config import RunConfig
+from latebloom.delay.controller import DelayedAttention
+from latebloom.evaluation.accuracy import Count, count_correct
+from latebloom.models.sequence_model import SequenceModel
+from latebloom.tasks.stream import Stream
+from latebloom.training.schedule import learning_rate
+from latebloom.training.settings import Phase
+from latebloom.training.step import answer_losses, build_optimizer, set_rates, total_loss
+
+CHECK_SEQUENCES = 256
+"""How many held-out sequences a check during training asks."""
+
+
+class Trainer:
+    """Model, optimizer, delay and data position of one run."""
+
+    def __init__(self, config: RunConfig, device: torch.device) -> None:
+        self.config, self.device = config, device
+        self.step = 0
+        torch.manual_seed(config.seed)
+        self.model = SequenceModel(config.model, config.task.vocabulary_size).to(device)
+        self.optimizer = build_optimizer(self.model, config.training)
+        self.stream = Stream(config.task, config.seed, config.training.length)
+        self.delay = self._build_delay()
+        # Sums since the last reading, on the device: reading them every step would make the host wait.
+        self._sums: dict[str, Tensor] = {}
+        self._summed = 0
+        self._first_bad_step = torch.full((), -1, dtype=torch.int64, device=device)
+
+    def _build_delay(self) -> DelayedAttention | None:
+        settings = self.config.delay
+        if settings is None:
+            return None
+        delay = DelayedAttention(
+            self.model,
+            until=settings.until,
+            hold=settings.hold,
+            ramp_steps=settings.ramp_steps,
+            steps=self.config.training.steps,
+            measure=self.state_tracking,
+        )
+        delay.attach(self.optimizer)
+        return delay
+
+    @property
+    def holding(self) -> bool:
+        return self.delay is not None and self.delay.holding
+
+    @property
+    def phase_name(self) -> str:
+        return "delayed" if self.holding else "full"
+
+    @property
+    def phase(self) -> Phase:
+        return self.config.training.delayed if self.holding else self.config.training.full
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        steps = self.config.training.steps
+        if self.delay is None:
+            return learning_rate(self.phase, self.step, steps)
+        if self.delay.switch_step is None:
+            return learning_rate(self.phase, self.step, self.delay.until.latest_step(steps))
+        switch = self.delay.switch_step
+        return learning_rate(self.phase, self.step - switch, steps - switch)
+
+    def advance(self) -> bool:
+        """Do one step; True if attention was let in after it."""
+        training = self.config.training
+        switched_before = self.delay is not None and not self.delay.holding
+        factors = (
+            {"recurrence": training.recurrence_factor, "attention": training.attention_factor}
+            if switched_before
+            else {}
+        )
+        set_rates(self.optimizer, self.rate, factors)
+        batch = self.stream.batch(self.step, self.phase.batch_size, self.device)
+        if self.holding and self.config.delay is not None:
+            batch = batch.without(self.config.delay.withhold)
+        losses = answer_losses(self.model, batch)
+        loss = total_loss(losses, batch, training.weigh)
+        loss.backward()
+        if self.delay is not None:
+            self.delay.before_step()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), training.clip, foreach=True)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self._note(loss.detach(), {name: value.detach() for name, value in losses.items()}, norm)
+        self.step += 1
+        return self.delay.after_step() if self.delay is not None else False
+
+    def _note(self, loss: Tensor, losses: dict[str, Tensor], norm: Tensor) -> None:
+        named = {"loss": loss, "gradient_norm": norm} | {f"loss_{name}": one for name, one in losses.items()}
+        for name, value in named.items():
+            self._sums[name] = self._sums[name] + value if name in self._sums else value.clone()
+        self._summed += 1
+        is_first = ~torch.isfinite(loss) & (self._first_bad_step < 0)
+        self._first_bad_step = torch.where(is_first, self.step, self._first_bad_step)
+
+    def read_means(self) -> dict[str, float]:
+        """Mean losses since the last reading; waits for the device."""
+        means = {name: float(total) / self._summed for name, total in self._sums.items()}
+        self._sums, self._summed = {}, 0
+        return means
+
+    def first_bad_step(self) -> int | None:
+        """The step (1, 2, ...) whose loss was the first that is no number; waits for the device."""
+        step = int(self._first_bad_step)
+        return None if step < 0 else step + 1
+
+    def check(self, length: int) -> Count:
+        """Held-out accuracy now."""
+        return count_correct(
+            self.model,
+            self.config.task,
+            length,
+            sequences=CHECK_SEQUENCES,
+            seed=self.config.seed,
+            split="validation",
+            device=self.device,
+        )
+
+    def state_tracking(self, multiple: float) -> float:
+        """Held-out accuracy of the state answer at a multiple of the training length."""
+        answer = self.config.task.state_answer
+        assert answer is not None, "RunConfig refuses when_beyond for a task without a state answer"
+        return self.check(round(multiple * self.config.training.length)).accuracy_of(answer)
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Weights, optimizer state and random states, by file and by name."""
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        optimizer = {
+            f"{names[id(parameter)]}/{key}": value
+            for parameter, state in self.optimizer.state.items()
+            for key, value in state.items()
+        }
+        randoms = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            randoms["cuda"] = torch.cuda.get_rng_state(self.device)
+        sums = {f"sum/{name}": total for name, total in self._sums.items()}
+        return {"model": dict(self.model.state_dict()), "optimizer": optimizer, "random": randoms | sums}
+
+    def state(self) -> dict[str, Any]:
+        """Everything else, as plain data."""
+        version, numbers, spare = random.getstate()
+        return {
+            "step": self.step,
+            "delay": None if self.delay is None else self.delay.state_dict(),
+            "summed": self._summed,
+            "python_random": [version, list(numbers), spare],
+        }
+
+    def load(self, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
+        """Take up where `tensors` and `state` were written."""
+        self.model.load_state_dict(tensors["model"])
+        parameters = dict(self.model.named_parameters())
+        self.optimizer.state.clear()
+        for name, value in tensors["optimizer"].items():
+            parameter, _, key = name.rpartition("/")
+            self.optimizer.state[parameters[parameter]][key] = value.to(self.device)
+        self.step, self._summed = state["step"], state["summed"]
+        if self.delay is not None:
+            self.delay.load_state_dict(state["delay"])
+        randoms = tensors["random"]
+        self._sums = {
+            name.removeprefix("sum/"): value.to(self.device)
+            for name, value in randoms.items()
+            if name.startswith("sum/")
+        }
+        torch.set_rng_state(randoms["cpu"])
+        if self.device.type == "cuda" and "cuda" in randoms:
+            torch.cuda.set_rng_state(randoms["cuda"], self.device)
+        version, numbers, spare = state["python_random"]
+        random.setstate((version, tuple(numbers), spare))
