@@ -86,8 +86,17 @@ class RunConfig:
     @property
     def hash(self) -> str:
         """Twelve characters that two runs share only if every setting is the same."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        text = json.dumps(_canonical(self.to_json()), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _canonical(data: Any) -> Any:
+    """Data in which 3 and 3.0 are the same, as they are in a field of either."""
+    if isinstance(data, dict):
+        return {name: _canonical(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_canonical(value) for value in data]
+    return int(data) if isinstance(data, float) and data.is_integer() else data
 
 
 def load_config(path: str | Path) -> RunConfig:

@@ -43,12 +43,9 @@ def fold(*parts: int | Tensor) -> int | Tensor:
     """One key from several numbers. Whole numbers stay on the host; one tensor among them makes it a tensor."""
     key: int | Tensor = 0
     for part in parts:
-        if isinstance(key, Tensor) or isinstance(part, Tensor):
-            left = key if isinstance(key, Tensor) else _signed(key)
-            right = part if isinstance(part, Tensor) else _signed(part)
-            key = _mix_tensor(left * _signed(_GAMMA) + right + 1)  # type: ignore[arg-type]
-        else:
-            key = _mix_int(key * _GAMMA + part + 1)
+        spread = key * _signed(_GAMMA) if isinstance(key, Tensor) else _signed(key * _GAMMA)
+        total = spread + part + 1
+        key = _mix_tensor(total) if isinstance(total, Tensor) else _mix_int(total)
     return key
 
 

@@ -156,10 +156,10 @@ class _Run:
             while trainer.step < training.steps:
                 switched = trainer.advance()
                 is_last = trainer.step == training.steps
+                if is_last or switched or trainer.step % training.log_every == 0:
+                    self._log()
                 if switched and trainer.delay is not None:
                     self._write({"step": trainer.step, "switch": trainer.delay.switch_reason})
-                if is_last or trainer.step % training.log_every == 0:
-                    self._log()
                 if is_last or trainer.step % training.check_every == 0:
                     self._check()
                 stopping = self.stop_requested()
@@ -178,9 +178,9 @@ class _Run:
         means = self.trainer.read_means()
         self.last_seen["loss"] = means["loss"]
         rate = float(self.trainer.optimizer.param_groups[-1]["lr"])
-        phase = self.trainer.phase_name
+        phase = self.trainer.phase_done
         self._write({"step": self.trainer.step, "phase": phase, "learning_rate": rate} | means)
-        self._tell(phase)
+        self._tell(self.trainer.phase_name)
 
     def _check(self) -> None:
         length = self.config.training.length

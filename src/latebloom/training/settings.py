@@ -41,6 +41,8 @@ class Delay:
     """Answers that are not asked until the switch; the paper's form asks all from the start."""
 
     def __post_init__(self) -> None:
+        withheld = (self.withhold,) if isinstance(self.withhold, str) else tuple(self.withhold)
+        object.__setattr__(self, "withhold", withheld)  # a list or a single name is as good
         if self.hold not in HOLDS:
             raise unknown("hold", self.hold, HOLDS)
         if self.hold == "ramp":

@@ -25,6 +25,7 @@ class Trainer:
     def __init__(self, config: RunConfig, device: torch.device) -> None:
         self.config, self.device = config, device
         self.step = 0
+        self.phase_done = ""  # the phase of the last step, which at the switch is not that of the next
         torch.manual_seed(config.seed)
         self.model = SequenceModel(config.model, config.task.vocabulary_size).to(device)
         self.optimizer = build_optimizer(self.model, config.training)
@@ -76,6 +77,7 @@ class Trainer:
     def advance(self) -> bool:
         """Do one step; True if attention was let in after it."""
         training = self.config.training
+        self.phase_done = self.phase_name
         switched_before = self.delay is not None and not self.delay.holding
         factors = (
             {"recurrence": training.recurrence_factor, "attention": training.attention_factor}
@@ -108,7 +110,8 @@ class Trainer:
 
     def read_means(self) -> dict[str, float]:
         """Mean losses since the last reading; waits for the device."""
-        means = {name: float(total) / self._summed for name, total in self._sums.items()}
+        # Sorted: a resumed run has read the sums from a file in an order of its own.
+        means = {name: float(self._sums[name]) / self._summed for name in sorted(self._sums)}
         self._sums, self._summed = {}, 0
         return means
 

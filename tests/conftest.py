@@ -1,0 +1,35 @@
+"""One thread a process: two test workers share two cores, and threads would make them wait for each other."""
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+settings.register_profile("latebloom", deadline=None, max_examples=60, derandomize=True)
+settings.load_profile("latebloom")
+
+
+@pytest.fixture
+def tiny():
+    """A run that takes a second: every part of a real one, in small."""
+    from latebloom import Composite, Delay, Phase, RunConfig, Testing, Training, at_step, hybrid
+
+    return RunConfig(
+        task=Composite(modulus=3, keys=16, values=4),
+        model=hybrid(width=8, blocks=2, heads=2),
+        delay=Delay(until=at_step(12), withhold=("recall",)),
+        training=Training(
+            length=5,
+            steps=24,
+            delayed=Phase(learning_rate=5e-3, warmup=4, batch_size=8),
+            full=Phase(learning_rate=3e-3, warmup=4, batch_size=16),
+            log_every=3,
+            check_every=8,
+            checkpoint_every=5,
+        ),
+        evaluation=Testing(multiples=(1, 2, 3), sequences=32),
+    )

@@ -1,0 +1,140 @@
+"""Accuracy by length, reach and cliff; memory that does not grow with the length."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from latebloom import Composite, Evaluation, Recall, evaluate
+from latebloom.errors import CheckpointError, ConfigError
+from latebloom.evaluation import Count, count_correct
+from latebloom.evaluation import accuracy as accuracy_module
+
+TASK = Composite(modulus=5, keys=40, values=8)
+
+
+class Solver(nn.Module):
+    """Answers by working the sequence out; above some length it answers the sum wrongly, on odd keys the recall."""
+
+    def __init__(self, fails_from: int = 10**9, forgets: bool = False) -> None:
+        super().__init__()
+        self.fails_from, self.forgets = fails_from, forgets
+
+    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        logits = torch.zeros(*positions.shape, TASK.vocabulary_size)
+        for row, sequence in enumerate(tokens.tolist()):
+            words = [TASK.spell(token) for token in sequence]
+            total = sum(int(word) for word in words if word.isdecimal()) % TASK.modulus
+            place = words.index(words[-1])
+            value = sequence[place + 1]
+            if len(words) >= TASK.token_count(self.fails_from):
+                total = (total + 1) % TASK.modulus
+            if self.forgets and int(words[-1][1:]) % 2:
+                value = 0
+            logits[row, 0, total] = 1.0
+            logits[row, 1, value] = 1.0
+        return logits
+
+
+def test_a_model_that_knows_the_answers_gets_everything_right():
+    result = evaluate(Solver(), TASK, [25, 10, 50, 10], training_length=25, sequences=40)
+    assert result.lengths == [10, 25, 50]
+    assert all(count.accuracy == 1.0 for count in result.counts)
+    assert result.reach == 2.0
+    assert result.cliff is None
+
+
+def test_all_answers_must_be_right():
+    count = count_correct(Solver(forgets=True), TASK, 12, sequences=200, seed=0)
+    assert count.answers["sum"] == 200
+    assert count.answers["recall"] == count.correct
+    assert 0.3 < count.accuracy < 0.7
+    low, high = count.interval
+    assert low < count.accuracy < high
+
+
+def test_a_model_that_stops_adding_has_a_cliff():
+    result = evaluate(Solver(fails_from=30), TASK, [10, 25, 30, 50, 75], training_length=25, sequences=20)
+    assert result.accuracy(25) == 1.0
+    assert result.accuracy(30) == 0.0
+    assert result.accuracy(30, "recall") == 1.0
+    assert (result.reach, result.cliff) == (1.0, 30)
+    with pytest.raises(KeyError, match="length 40 was not tested; tested: 10, 25, 30, 50, 75"):
+        result.accuracy(40)
+
+
+def counts(table: dict[int, float]) -> Evaluation:
+    rows = tuple(Count(length, 1000, round(1000 * level), {}) for length, level in table.items())
+    return Evaluation(25, rows, {}, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("table", "reach", "cliff"),
+    [
+        ({25: 1.0, 50: 0.9, 75: 0.899, 100: 1.0}, 2.0, None),  # every length up to it must hold
+        ({25: 0.89, 50: 1.0}, 0.0, None),
+        ({10: 0.5, 25: 1.0, 50: 0.2}, 0.0, 50),
+        ({25: 0.92, 50: 0.47}, 1.0, None),  # not below half of 0.92
+        ({25: 0.92, 50: 0.45}, 1.0, 50),
+        ({25: 1.0, 50: 0.6, 75: 0.1}, 1.0, None),  # a fall after twice the training length is no cliff
+        ({50: 0.1}, 0.0, None),
+    ],
+)
+def test_reach_and_cliff_by_their_definitions(table, reach, cliff):
+    result = counts(table)
+    assert (result.reach, result.cliff) == (reach, cliff)
+
+
+@given(st.dictionaries(st.integers(2, 400), st.floats(0, 1), min_size=1))
+def test_reach_is_a_tested_length_and_everything_up_to_it_holds(table):
+    result = counts(dict(sorted(table.items())))
+    held = [count for count in result.counts if count.length <= result.reach * 25 + 1e-9]
+    assert all(count.accuracy >= 0.9 for count in held)
+    beyond = [count for count in result.counts if count.length > result.reach * 25 + 1e-9]
+    assert not beyond or beyond[0].accuracy < 0.9
+
+
+def test_results_do_not_depend_on_how_many_sequences_are_measured_at_once(monkeypatch):
+    whole = count_correct(Solver(forgets=True), TASK, 20, sequences=50, seed=3)
+    monkeypatch.setitem(accuracy_module.TOKENS_AT_ONCE, "cpu", 100)
+    assert count_correct(Solver(forgets=True), TASK, 20, sequences=50, seed=3) == whole
+    assert count_correct(Solver(forgets=True), TASK, 20, sequences=50, seed=4) != whole
+
+
+def test_json_comes_back_the_same():
+    result = evaluate(Solver(forgets=True), TASK, [10, 25], training_length=25, sequences=30)
+    data = result.to_json()
+    assert Evaluation.from_json(data) == result
+    assert data["lengths"][0]["interval"] == list(result.counts[0].interval)
+    with pytest.raises(CheckpointError, match="this is not an evaluation"):
+        Evaluation.from_json({"lengths": 3})
+
+
+def test_bad_lengths_are_refused():
+    with pytest.raises(ConfigError, match="lengths: the list is empty"):
+        evaluate(Solver(), TASK, [], training_length=25)
+    with pytest.raises(ConfigError, match=r"lengths: 100 takes task.keys of 50 or more; this task has 40"):
+        evaluate(Solver(), TASK, [25, 100], training_length=25)
+    with pytest.raises(ConfigError, match="sequences: 0"):
+        evaluate(Solver(), TASK, [25], training_length=25, sequences=0)
+    with pytest.raises(ConfigError, match="lengths: 41 takes task.keys of 41"):
+        evaluate(Solver(), Recall(keys=40), [41], training_length=25)
+
+
+def test_length_ten_thousand_takes_less_than_four_gibibytes():
+    script = """
+import resource, torch
+torch.set_num_threads(1)
+from latebloom import Composite, SequenceModel, evaluate, hybrid
+task = Composite(modulus=10, keys=5000)
+model = SequenceModel(hybrid(width=64, look_back=True), task.vocabulary_size)
+result = evaluate(model, task, [10_000], training_length=25, sequences=2)
+assert result.counts[0].sequences == 2
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert float(ran.stdout) < 4.0

@@ -1,0 +1,82 @@
+"""Attention: the fast path against the weights it stands for, positions, look-back, causality."""
+
+import pytest
+import torch
+
+from latebloom.errors import ConfigError
+from latebloom.models.attention import SoftmaxAttention
+
+POSITIONS = ("none", "rotary", "learned")
+
+
+def build(**settings) -> SoftmaxAttention:
+    torch.manual_seed(0)
+    return SoftmaxAttention(16, 4, context=32, **settings).double()
+
+
+def features(tokens: int = 12) -> torch.Tensor:
+    return torch.randn(3, tokens, 16, dtype=torch.double, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("look_back", [False, True])
+def test_forward_mixes_values_by_the_weights(positions, look_back):
+    attention, x = build(positions=positions, look_back=look_back), features()
+    weights = attention.weights(x)
+    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
+    assert torch.equal(weights, weights.tril())
+    values = attention.projected(x)[2]
+    naive = attention.output((weights @ values).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(attention(x), naive)
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("look_back", [False, True])
+def test_no_token_sees_a_later_one(positions, look_back):
+    attention, x = build(positions=positions, look_back=look_back), features()
+    changed = x.clone()
+    changed[:, 7:] += 1.0
+    assert torch.equal(attention(x)[:, :7], attention(changed)[:, :7])
+
+
+def test_without_positions_earlier_tokens_are_a_set():
+    attention, x = build(), features()
+    shuffled = x[:, [*torch.randperm(11).tolist(), 11]]
+    torch.testing.assert_close(attention(x)[:, -1], attention(shuffled)[:, -1])
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned"])
+def test_with_positions_they_are_not(positions):
+    attention, x = build(positions=positions), features()
+    reversed_ = x.flip(1)
+    reversed_[:, -1] = x[:, -1]
+    assert not torch.allclose(attention(x)[:, -1], attention(reversed_)[:, -1])
+
+
+def test_rotary_compares_by_distance_alone():
+    """A query and a key that stand d apart have the same score wherever they stand."""
+    attention = build(positions="rotary")
+    x = features(1).expand(3, 12, 16)
+    q, k, _ = attention.projected(x)
+    scores = q @ k.transpose(-1, -2)
+    for distance in range(1, 6):
+        diagonal = scores.diagonal(-distance, dim1=-2, dim2=-1)
+        torch.testing.assert_close(diagonal, diagonal[..., :1].expand_as(diagonal))
+
+
+def test_look_back_makes_the_key_of_a_token_from_it_and_the_one_before():
+    attention, x = build(look_back=True), features()
+    changed = x.clone()
+    changed[:, 4] += 1.0
+    keys, new_keys = attention.projected(x)[1], attention.projected(changed)[1]
+    moved = (keys != new_keys).any(dim=-1).any(dim=1).any(dim=0)
+    assert moved.nonzero().flatten().tolist() == [4, 5]
+
+
+def test_learned_positions_say_how_many_tokens_they_cover():
+    with pytest.raises(ConfigError, match=r"model.attention.context: 32 learned positions do not cover 33 tokens"):
+        build(positions="learned")(features(33))
+
+
+def test_zero_output_adds_nothing_at_first():
+    assert torch.equal(build(zero_output=True)(features()), torch.zeros(3, 12, 16).double())

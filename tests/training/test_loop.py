@@ -1,0 +1,186 @@
+"""A run from beginning to end: what its folder holds, resuming it, stopping it, and what stops it."""
+
+import json
+import os
+import signal
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+
+from latebloom import Phase, SequenceModel, TrainedRun, run, when_beyond
+from latebloom.errors import CheckpointError, ConfigError, InterruptedRun, NonFiniteLossError
+from latebloom.training.trainer import Trainer
+
+
+def lines(folder) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_leaves_everything_in_its_folder(tiny, tmp_path):
+    seen = []
+    trained = run(tiny, tmp_path / "a", observe=seen.append)
+    names = sorted(path.name for path in (tmp_path / "a").iterdir() if not path.name.startswith("."))
+    assert names == [
+        "checkpoints", "config.json", "environment.json", "evaluation.json", "metrics.jsonl", "model", "result.json",
+    ]  # fmt: skip
+    assert trained.switch_step == 12
+    assert trained.result["switch_reason"] == "step 12 was reached"
+    assert trained.result["parameters"] == sum(p.numel() for p in trained.model.parameters())
+    assert trained.evaluation.lengths == [5, 10, 15]
+    switch = [line for line in lines(tmp_path / "a") if "switch" in line]
+    assert switch == [{"step": 12, "switch": "step 12 was reached"}]
+    losses = [line for line in lines(tmp_path / "a") if "loss" in line]
+    assert [line["step"] for line in losses] == [3, 6, 9, 12, 15, 18, 21, 24]
+    checks = [line for line in lines(tmp_path / "a") if "check" in line]
+    assert [line["step"] for line in checks] == [8, 16, 24]
+    assert set(checks[0]["check"]) == {"5", "15"}
+    environment = json.loads((tmp_path / "a" / "environment.json").read_text())
+    assert {"torch", "python", "latebloom", "commit", "processor", "threads", "device", "seed"} <= set(environment)
+    assert [progress.phase for progress in seen][0] == "delayed"
+    assert seen[-1].phase == "done"
+    assert {progress.phase for progress in seen} == {"delayed", "full", "testing", "done"}
+
+
+def test_a_line_logged_at_the_switch_belongs_to_the_delay(tiny, tmp_path):
+    run(tiny, tmp_path)
+    phases = {line["step"]: line["phase"] for line in lines(tmp_path) if "loss" in line}
+    assert phases[12] == "delayed"
+    assert phases[15] == "full"
+
+
+def test_a_finished_run_is_not_trained_again(tiny, tmp_path, monkeypatch):
+    first = run(tiny, tmp_path)
+
+    def refuse(self):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(Trainer, "advance", refuse)
+    second = run(tiny, tmp_path)
+    assert second.evaluation == first.evaluation
+    assert second.result == first.result
+    for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert TrainedRun.load(tmp_path).config == tiny
+
+
+def test_without_a_folder_a_run_gives_the_same_model(tiny, tmp_path):
+    kept, free = run(tiny, tmp_path), run(tiny)
+    assert free.folder is None
+    assert free.evaluation == kept.evaluation
+    assert isinstance(free.model, SequenceModel)
+
+
+def test_training_leaves_the_callers_random_state_alone(tiny):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    run(tiny)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_folder_with_another_run_is_refused(tiny, tmp_path):
+    run(tiny, tmp_path)
+    with pytest.raises(CheckpointError, match=f"holds another run .{tiny.hash}"):
+        run(replace(tiny, seed=1), tmp_path)
+
+
+def test_a_folder_in_use_is_refused(tiny, tmp_path):
+    """The lock belongs to the open file, so a second opening in this process meets it as another process would."""
+    refusals = []
+
+    def second(progress):
+        if not refusals:
+            with pytest.raises(CheckpointError, match="is in use") as caught:
+                run(tiny, tmp_path)
+            refusals.append(str(caught.value))
+
+    run(tiny, tmp_path, observe=second)
+    assert len(refusals) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tiny, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"out: .*file/run cannot be written \(Not a directory\)"):
+        run(tiny, tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_request_to_stop_saves_and_says_how_to_go_on(tiny, tmp_path, number):
+    whole = run(tiny, tmp_path / "whole")
+
+    def stop(progress):
+        if progress.step == 9:
+            os.kill(os.getpid(), number)
+
+    before = signal.getsignal(number)
+    with pytest.raises(InterruptedRun, match=r"stopped at step (9|10) of 24 and saved; go on with: latebloom train"):
+        run(tiny, tmp_path / "cut", observe=stop)
+    assert signal.getsignal(number) is before
+    assert not (tmp_path / "cut" / "result.json").exists()
+    again = run(tiny, tmp_path / "cut")
+    assert again.evaluation == whole.evaluation
+    assert (tmp_path / "cut" / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
+    resumed = json.loads((tmp_path / "cut" / "environment.json").read_text())["resumed"]
+    assert len(resumed) == 1
+
+
+def test_a_run_in_a_thread_works_without_signals(tiny):
+    results = []
+    thread = threading.Thread(target=lambda: results.append(run(tiny)))
+    thread.start()
+    thread.join()
+    assert results[0].switch_step == 12
+
+
+def explosive(tiny, switch_too=False):
+    """Rates of 1e30 overflow float32 within a few steps."""
+    wild = Phase(learning_rate=1e30, warmup=0, schedule="constant", batch_size=8)
+    changes = {"full": wild} | ({} if switch_too else {"delayed": tiny.training.delayed})
+    return replace(tiny, training=replace(tiny.training, clip=1e30, **changes))
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_names_step_phase_and_checkpoint(tiny, tmp_path):
+    with pytest.raises(NonFiniteLossError) as caught:
+        run(explosive(tiny), tmp_path)
+    message = str(caught.value)
+    assert "at step 14 (phase full, learning rate peak 1e+30)" in message
+    assert f"the last good checkpoint is {tmp_path / 'checkpoints' / 'step-00000010'}" in message
+    assert all(json.loads(line)["step"] <= 12 for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_when_beyond_is_measured_on_held_out_sequences_and_recorded(tiny, tmp_path):
+    until = when_beyond(0.01, latest=20, checks=2, every=3)  # guessing is enough
+    trained = run(replace(tiny, delay=replace(tiny.delay, until=until)), tmp_path)
+    assert trained.switch_step in (6, 9, 12, 15, 18)
+    assert "for 2 checks in a row at 0.01 or more" in trained.result["switch_reason"]
+
+
+@pytest.mark.parametrize("hold", ["freeze", "ramp"])
+def test_the_other_ways_to_hold_attention_back_run_too(tiny, tmp_path, hold):
+    delay = replace(tiny.delay, hold=hold, ramp_steps=5 if hold == "ramp" else 0)
+    trained = run(replace(tiny, delay=delay), tmp_path)
+    again = TrainedRun.load(tmp_path)
+    assert again.evaluate().counts == trained.evaluation.counts
+
+
+def test_an_unfinished_run_says_how_to_go_on(tiny, tmp_path):
+    def stop(progress):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(InterruptedRun):
+        run(tiny, tmp_path, observe=stop)
+    with pytest.raises(CheckpointError, match="is not finished; go on with `latebloom train --out"):
+        TrainedRun.load(tmp_path)
+    with pytest.raises(CheckpointError, match="holds no run"):
+        TrainedRun.load(tmp_path / "checkpoints")
+
+
+def test_a_device_that_is_not_there_is_refused(tiny):
+    with pytest.raises(ConfigError, match="device: 'gpu' is not known"):
+        run(tiny, device="gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="device: 'cuda' is not available here; choices: cpu"):
+            run(tiny, device="cuda")

@@ -1,0 +1,77 @@
+"""One step: the loss, what is asked, and that nothing waits for the device."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from latebloom import Composite, SequenceModel, hybrid
+from latebloom.training.step import answer_losses, build_optimizer, total_loss
+from latebloom.training.trainer import Trainer
+
+
+def test_losses_are_means_over_the_positions_of_each_answer():
+    task = Composite(modulus=3, keys=8, values=4)
+    model = SequenceModel(hybrid(width=8, blocks=1, heads=2), task.vocabulary_size)
+    batch = task.batch(0, "train", 0, length=7, size=5)
+    losses = answer_losses(model, batch)
+    logits = model(batch.tokens)
+    each: dict[str, list[torch.Tensor]] = {"sum": [], "recall": []}
+    for row in range(5):
+        for column, place in enumerate(batch.positions[row].tolist()):
+            name = "recall" if column == batch.positions.shape[1] - 1 else "sum"
+            each[name].append(F.cross_entropy(logits[row, place], batch.targets[row, column]))
+    assert len(each["sum"]) == 5 * 5
+    assert len(each["recall"]) == 5
+    for name, terms in each.items():
+        torch.testing.assert_close(losses[name], torch.stack(terms).mean())
+    by_answer = losses["sum"] + losses["recall"]
+    torch.testing.assert_close(total_loss(losses, batch, "answers"), by_answer)
+    by_position = torch.stack(each["sum"] + each["recall"]).mean()
+    torch.testing.assert_close(total_loss(losses, batch, "positions"), by_position)
+
+
+def test_every_parameter_is_in_the_optimizer_once():
+    model = SequenceModel(hybrid(width=8, blocks=2, heads=2), 12)
+    groups = build_optimizer(model, Trainer.__init__.__globals__["RunConfig"]().training).param_groups
+    held = [id(parameter) for group in groups for parameter in group["params"]]
+    assert sorted(held) == sorted(id(parameter) for parameter in model.parameters())
+    assert [group["role"] for group in groups] == ["recurrence", "attention", "rest"]
+
+
+def test_what_is_withheld_is_not_asked_until_the_switch(tiny):
+    trainer = Trainer(tiny, torch.device("cpu"))
+    names = []
+    for _ in range(14):
+        trainer.advance()
+        names.append(sorted(trainer.read_means()))
+    assert names[:12] == [["gradient_norm", "loss", "loss_sum"]] * 12
+    assert names[12:] == [["gradient_norm", "loss", "loss_recall", "loss_sum"]] * 2
+
+
+@pytest.mark.parametrize("delay", [True, False])
+def test_a_step_reads_nothing_back_from_the_device(tiny, delay, monkeypatch):
+    """Whatever turns a tensor into a Python number would make the host wait on a GPU, and cannot be captured."""
+    trainer = Trainer(tiny if delay else replace(tiny, delay=None), torch.device("cpu"))
+    trainer.advance()
+
+    def refuse(*_):
+        raise AssertionError("the step read a tensor back")
+
+    for reader in ("item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "nonzero"):
+        monkeypatch.setattr(torch.Tensor, reader, refuse)
+    for _ in range(13):
+        trainer.advance()
+
+
+def test_two_trainers_of_one_configuration_agree_bit_for_bit(tiny):
+    torch.manual_seed(3)
+    first = Trainer(tiny, torch.device("cpu"))
+    torch.manual_seed(4)
+    second = Trainer(tiny, torch.device("cpu"))
+    for _ in range(14):
+        first.advance()
+        second.advance()
+    for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(one, other)
