@@ -16,7 +16,7 @@ settings.load_profile("latebloom")
 @pytest.fixture
 def tiny():
     """A run that takes a second: every part of a real one, in small."""
-    from latebloom import Composite, Delay, Phase, RunConfig, Testing, Training, at_step, hybrid
+    from latebloom import Composite, Delay, Evaluating, Phase, RunConfig, Training, at_step, hybrid
 
     return RunConfig(
         task=Composite(modulus=3, keys=16, values=4),
@@ -31,5 +31,5 @@ def tiny():
             check_every=8,
             checkpoint_every=5,
         ),
-        evaluation=Testing(multiples=(1, 2, 3), sequences=32),
+        evaluation=Evaluating(multiples=(1, 2, 3), sequences=32),
     )

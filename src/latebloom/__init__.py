@@ -6,7 +6,7 @@ These are the public names. None of them imports more than torch until it is use
 from latebloom.api import train
 from latebloom.config import RunConfig, load_config
 from latebloom.delay import DelayedAttention, at_fraction, at_step, when_beyond
-from latebloom.evaluation import Evaluation, Testing, evaluate
+from latebloom.evaluation import Evaluating, Evaluation, evaluate
 from latebloom.models import SequenceModel, hybrid, lstm, transformer
 from latebloom.recipes import recipe
 from latebloom.report.charts import plot
@@ -20,6 +20,7 @@ __all__ = [
     "Composite",
     "Delay",
     "DelayedAttention",
+    "Evaluating",
     "Evaluation",
     "ModularSum",
     "Phase",
@@ -27,7 +28,6 @@ __all__ = [
     "RunConfig",
     "SequenceModel",
     "Task",
-    "Testing",
     "TrainedRun",
     "Training",
     "at_fraction",

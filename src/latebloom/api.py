@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from latebloom.config import RunConfig
-from latebloom.evaluation.settings import Testing
+from latebloom.evaluation.settings import Evaluating
 from latebloom.models.settings import Model
 from latebloom.tasks import Task
 from latebloom.training.loop import BEYOND, TrainedRun, run
@@ -16,7 +16,7 @@ def train(
     delay: Delay | None = None,
     training: Training | None = None,
     *,
-    testing: Testing | None = None,
+    evaluation: Evaluating | None = None,
     seed: int = 0,
     out: str | Path | None = None,
     device: str | None = None,
@@ -30,7 +30,7 @@ def train(
         model=model,
         delay=delay,
         training=training or Training(),
-        evaluation=testing or Testing(),
+        evaluation=evaluation or Evaluating(),
         seed=seed,
     )
     return run_with_bar(config, out, device=device)

@@ -3,20 +3,18 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from difflib import get_close_matches
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from latebloom.delay.controller import check_trigger
 from latebloom.delay.triggers import WhenBeyond
 from latebloom.errors import ConfigError, require, unknown
-from latebloom.evaluation.settings import Testing
+from latebloom.evaluation.settings import Evaluating
 from latebloom.models.settings import Model
 from latebloom.tasks import Composite, Task
 from latebloom.training.settings import Delay, Training
-
-S = TypeVar("S")
+from latebloom.validation import read_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +29,7 @@ class RunConfig:
     """How attention is held back; null trains everything together from the start (joint)."""
     training: Training = field(default_factory=Training)
     """How it is trained."""
-    evaluation: Testing = field(default_factory=Testing)
+    evaluation: Evaluating = field(default_factory=Evaluating)
     """How it is tested."""
     seed: int = 0
     """Decides the first weights and the data."""
@@ -113,19 +111,6 @@ def load_config(path: str | Path) -> RunConfig:
     return read_settings(RunConfig, data)
 
 
-def read_settings(kind: type[S], data: Any, path: str = "") -> S:
-    """Settings of a kind from plain data, strictly: one sentence an error, with its place in the data."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
-
-    for part in (kind, *_settings_below(kind)):
-        part.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[attr-defined]
-    try:
-        return TypeAdapter(kind).validate_json(json.dumps(data))
-    except ValidationError as error:
-        sentences = [_sentence(detail, data, path, kind) for detail in error.errors(include_url=False)]
-        raise ConfigError("\n".join(dict.fromkeys(sentences))) from None
-
-
 def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     """The configuration with `field=value` changes, such as training.steps=100 or delay=null."""
     data: Any = json.loads(json.dumps(config.to_json()))
@@ -157,63 +142,3 @@ def _put(data: dict[str, Any], keys: list[str], value: Any, name: str) -> None:
     if keys[-1] == "name" and data.get("name") != value:
         data.clear()  # another kind of task or trigger: the fields of the old one do not apply
     data[keys[-1]] = value
-
-
-def _settings_below(kind: type) -> list[type]:
-    from latebloom.delay.triggers import Trigger
-    from latebloom.models.settings import Attention
-    from latebloom.training.settings import Phase
-
-    sections = [Delay, Testing, Model, Training, Attention, Phase]
-    return [*sections, *Task.choices.values(), *Trigger.choices.values()]
-
-
-def _sentence(detail: Any, data: Any, path: str, kind: type) -> str:
-    """One pydantic error as `field: value is not possible; what is`."""
-    # pydantic puts the tag of a union into the location; a user never wrote it.
-    here, names, owner = data, [], kind
-    for part in detail["loc"]:
-        if isinstance(here, dict) and part not in here and part == here.get("name"):
-            continue
-        names.append(str(part))
-        owner = here
-        here = here.get(part) if isinstance(here, dict) else None
-        if isinstance(owner, list) and isinstance(part, int) and part < len(owner):
-            here = owner[part]
-    field_name = ".".join(filter(None, [path, *names]))
-    message, value = detail["msg"], json.dumps(here, default=str)
-    match detail["type"]:
-        case "value_error":
-            inner = message.removeprefix("Value error, ")
-            # Checks within a section name their own field; those of the whole run name the full path.
-            return f"{field_name}.{inner}" if field_name else inner
-        case "unexpected_keyword_argument" | "extra_forbidden":
-            choices = _field_names(kind, detail["loc"][:-1], data)
-            near = get_close_matches(names[-1], choices, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            return f"{field_name}: there is no such field (value {value}); {hint}choices: {', '.join(choices)}"
-        case "missing" | "missing_argument":
-            return f"{field_name}: this field is needed and was not given"
-        case "union_tag_invalid":
-            tag = json.dumps(here.get("name") if isinstance(here, dict) else here)
-            return f"{field_name}.name: {tag} is not known; choices: {detail['ctx']['expected_tags']}"
-        case "union_tag_not_found":
-            return f"{field_name}.name: this field is needed to say which kind is meant"
-        case _:
-            return f"{field_name or 'config'}: {value} is not possible; {message[0].lower()}{message[1:]}"
-
-
-def _field_names(kind: type, location: Sequence[Any], data: Any) -> list[str]:
-    """The fields of the settings at a place in the data."""
-    current: Any = kind
-    for part in location:
-        if is_dataclass(current):
-            annotation = {f.name: f.type for f in fields(current)}.get(part)
-            if isinstance(annotation, str):
-                return []
-            current = next((a for a in getattr(annotation, "__args__", ()) if is_dataclass(a)), annotation)
-        elif hasattr(current, "choices"):
-            current = current.choices.get(part, current)
-        if part in getattr(current, "choices", {}):
-            current = current.choices[part]
-    return [f.name for f in fields(current)] if is_dataclass(current) else []

@@ -72,6 +72,7 @@ class RunBars:
                 f"{name}: step {fields['step']}, {fields['phase']}, loss {fields['loss']}, "
                 f"accuracy {fields['near']} at the training length and {fields['far']} beyond",
                 highlight=False,
+                soft_wrap=True,
             )
 
 

@@ -200,8 +200,12 @@ def test_its_state_survives_being_saved_and_restored_on_either_side_of_the_switc
     delay, optimizer = delayed(model, hold), torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
     torch.manual_seed(2)
     steps(model, delay, optimizer, cut)
-    saved = (delay.state_dict(), {k: v.clone() for k, v in model.state_dict().items()}, optimizer.state_dict(),
-             torch.get_rng_state())
+    saved = (
+        delay.state_dict(),
+        {k: v.clone() for k, v in model.state_dict().items()},
+        optimizer.state_dict(),
+        torch.get_rng_state(),
+    )
     saved = copy.deepcopy(saved)
     steps(model, delay, optimizer, 9 - cut)
 

@@ -121,7 +121,7 @@ def test_bad_lengths_are_refused():
         evaluate(Solver(), TASK, [25, 100], training_length=25)
     with pytest.raises(ConfigError, match="sequences: 0"):
         evaluate(Solver(), TASK, [25], training_length=25, sequences=0)
-    with pytest.raises(ConfigError, match="lengths: 41 takes task.keys of 41"):
+    with pytest.raises(ConfigError, match=r"lengths: 41 takes task.keys of 41"):
         evaluate(Solver(), Recall(keys=40), [41], training_length=25)
 
 

@@ -166,7 +166,8 @@ def test_a_task_defined_elsewhere_is_known_by_its_name():
     from dataclasses import dataclass
     from typing import Literal
 
-    from latebloom.config import RunConfig, read_settings
+    from latebloom.config import RunConfig
+    from latebloom.validation import read_settings
 
     try:
 

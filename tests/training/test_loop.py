@@ -38,7 +38,7 @@ def test_a_run_leaves_everything_in_its_folder(tiny, tmp_path):
     assert set(checks[0]["check"]) == {"5", "15"}
     environment = json.loads((tmp_path / "a" / "environment.json").read_text())
     assert {"torch", "python", "latebloom", "commit", "processor", "threads", "device", "seed"} <= set(environment)
-    assert [progress.phase for progress in seen][0] == "delayed"
+    assert seen[0].phase == "delayed"
     assert seen[-1].phase == "done"
     assert {progress.phase for progress in seen} == {"delayed", "full", "testing", "done"}
 

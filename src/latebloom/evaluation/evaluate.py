@@ -1,4 +1,4 @@
-"""Testing a trained model at a row of lengths."""
+"""Evaluating a trained model at a row of lengths."""
 
 from collections.abc import Callable, Sequence
 

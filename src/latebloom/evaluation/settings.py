@@ -6,7 +6,7 @@ from latebloom.errors import require
 
 
 @dataclass(frozen=True, kw_only=True)
-class Testing:
+class Evaluating:
     """Which lengths are tested, and on how many sequences."""
 
     multiples: tuple[float, ...] = (0.4, 1, 1.2, 1.4, 2, 3, 4, 6, 8)

@@ -45,8 +45,8 @@ class Shared(nn.Module):
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        from latebloom.config import read_settings
         from latebloom.models.settings import Model
+        from latebloom.validation import read_settings
 
         folder = Path(name_or_folder)
         if not folder.is_dir():

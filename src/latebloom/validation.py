@@ -1,0 +1,90 @@
+"""Plain data into settings, strictly: pydantic does the checking, and every error becomes one sentence."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from latebloom.choice import Chosen
+from latebloom.errors import ConfigError
+
+S = TypeVar("S")
+
+
+def read_settings(kind: type[S], data: Any, path: str = "") -> S:
+    """Settings of a kind from plain data; `path` is where the data stand, for the errors."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    for part in _kinds_below(kind):
+        part.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[attr-defined]
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(data))
+    except ValidationError as error:
+        sentences = [_sentence(kind, data, path, detail) for detail in error.errors(include_url=False)]
+        raise ConfigError("\n".join(dict.fromkeys(sentences))) from None
+
+
+def _kinds_below(kind: Any) -> Iterator[type]:
+    """A kind of settings and all that stand in its fields."""
+    if isinstance(kind, type) and issubclass(kind, Chosen) and "choices" in kind.__dict__:
+        for member in kind.choices.values():
+            yield from _kinds_below(member)
+    elif isinstance(kind, type) and is_dataclass(kind):
+        yield kind
+        for inner in get_type_hints(kind).values():
+            yield from _kinds_below(inner)
+    else:
+        for argument in get_args(kind):
+            yield from _kinds_below(argument)
+
+
+def _sentence(kind: type, data: Any, path: str, detail: Any) -> str:
+    """One pydantic error as `field: value is not possible; what is`."""
+    names, owner, here = _place(kind, data, detail["loc"])
+    field = ".".join(filter(None, [path, *names]))
+    message, value = detail["msg"], json.dumps(here, default=str)
+    match detail["type"]:
+        case "value_error":
+            # A check within a section names its own field, and a check of the whole run the full path.
+            inner = message.removeprefix("Value error, ")
+            return f"{field}.{inner}" if field else inner
+        case "unexpected_keyword_argument":
+            choices = [f.name for f in fields(owner)]
+            near = get_close_matches(names[-1], choices, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            return f"{field}: there is no such field (value {value}); {hint}choices: {', '.join(choices)}"
+        case "missing" | "missing_argument":
+            return f"{field}: this field is needed and was not given"
+        case "union_tag_invalid":
+            name = here.get("name") if isinstance(here, dict) else here
+            return f"{field}.name: {json.dumps(name)} is not known; choices: {detail['ctx']['expected_tags']}"
+        case "union_tag_not_found":
+            return f"{field}.name: this field is needed; it says which kind is meant"
+        case _:
+            return f"{field or 'config'}: {value} is not possible; {message[0].lower()}{message[1:]}"
+
+
+def _place(kind: Any, data: Any, location: tuple[Any, ...]) -> tuple[list[str], Any, Any]:
+    """Where an error stands: the names a user would write, the settings that hold the field, and the value there.
+
+    pydantic puts the name of a chosen member into the location too; a user never wrote that as a field.
+    """
+    names, owner, here = [], kind, data
+    for part in location:
+        if isinstance(kind, type) and part in getattr(kind, "choices", {}) and "choices" in kind.__dict__:
+            kind = owner = kind.choices[part]
+            continue
+        names.append(str(part))
+        if isinstance(kind, type) and is_dataclass(kind):
+            owner = kind
+            annotation = get_type_hints(kind).get(part)
+            inner = [a for a in get_args(annotation) if isinstance(a, type) and a is not type(None)]
+            kind = inner[0] if len(inner) == 1 else annotation  # what `Delay | None` holds is a Delay
+        if isinstance(here, dict):
+            here = here.get(part)
+        elif isinstance(here, list) and isinstance(part, int) and part < len(here):
+            here = here[part]
+        else:
+            here = None
+    return names, owner, here

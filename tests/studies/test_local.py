@@ -1,0 +1,79 @@
+"""Several runs in processes of their own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from latebloom import run
+from latebloom.errors import LatebloomError
+from latebloom.studies.local import run_all
+
+
+def test_runs_in_processes_are_the_runs_one_would_do_alone(tiny, tmp_path):
+    configs = {"joint": replace(tiny, delay=None), "dat": tiny, "other": replace(tiny, seed=4)}
+    seen: dict[str, set[str]] = {name: set() for name in configs}
+    trained = run_all(configs, tmp_path, workers=2, observe=lambda name, progress: seen[name].add(progress.phase))
+    assert list(trained) == list(configs)
+    for name, config in configs.items():
+        assert trained[name].evaluation == run(config).evaluation
+        assert "done" in seen[name]
+
+
+def test_a_run_that_fails_is_reported_and_the_others_finish(tiny, tmp_path):
+    (tmp_path / "bad").write_text("a file where the run's folder should be")
+    with pytest.raises(LatebloomError, match=r"run bad failed: out: .*bad cannot be written") as caught:
+        run_all({"bad": tiny, "good": tiny}, tmp_path, workers=1)
+    assert "good" not in str(caught.value)
+    assert (tmp_path / "good" / "result.json").exists()
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from latebloom import load_config
+from latebloom.errors import InterruptedRun
+from latebloom.studies.local import run_all
+
+if __name__ == "__main__":
+    config = load_config(sys.argv[1])
+    try:
+        run_all({"a": config, "b": config}, Path(sys.argv[2]), workers=2)
+    except InterruptedRun as stop:
+        print(stop)
+        sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_stopping_the_parent_stops_the_workers_and_keeps_what_they_reached(tiny, tmp_path, number):
+    import json
+
+    endless = replace(tiny, training=replace(tiny.training, steps=1_000_000, checkpoint_every=20))
+    (tmp_path / "config.json").write_text(json.dumps(endless.to_json()))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "config.json"), str(tmp_path / "out")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    folders = [tmp_path / "out" / name / "checkpoints" for name in "ab"]
+    while not all(list(folder.glob("step-*")) for folder in folders):
+        time.sleep(0.1)
+        assert process.poll() is None
+    os.kill(process.pid, number)
+    output, _ = process.communicate(timeout=60)
+    if number != signal.SIGKILL:
+        assert process.returncode == 7
+        assert "what was reached is saved in" in output
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:  # the workers let go of their folders: nobody trains on unseen
+        listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+        workers = [
+            line for line in listing.splitlines() if "spawn_main" in line and f"parent_pid={process.pid}" in line
+        ]
+        if not workers:
+            break
+        time.sleep(0.2)
+    assert workers == []

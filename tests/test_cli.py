@@ -1,0 +1,160 @@
+"""The command line, in real processes, as a user meets it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from latebloom.errors import ConfigError
+from latebloom.lengths import parse_lengths
+
+SMALL = [
+    "task.keys=64", "model.width=8", "model.blocks=1", "model.attention.heads=2", "training.length=4",
+    "training.steps=20", "training.full.batch_size=4", "training.delayed.batch_size=4", "training.log_every=5",
+    "training.checkpoint_every=4", "evaluation.sequences=16", "delay.until.step=10",
+]  # fmt: skip
+
+
+def latebloom(*words: str, cwd: Path, check: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "latebloom", *words]
+    ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == check, ran.stdout + ran.stderr
+    return ran
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("cli")
+    ran = latebloom("train", "--recipe", "demo-dat", "--out", "run", *SMALL, cwd=folder)
+    assert "Attention was let in at step 10: step 10 was reached." in ran.stdout
+    assert "Everything is in run" in ran.stdout
+    return folder / "run"
+
+
+def test_training_again_shows_what_is_there(trained):
+    ran = latebloom("train", "--out", "run", cwd=trained.parent)
+    assert "run is finished already" in ran.stdout
+
+
+def test_a_run_can_come_from_a_file(trained, tmp_path):
+    config = json.loads((trained / "config.json").read_text())
+    (tmp_path / "mine.json").write_text(json.dumps(config))
+    ran = latebloom("train", "--config", "mine.json", "--seed", "3", "training.steps=12", cwd=tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("mine-")
+    assert f"Everything is in runs/{folder.name}" in ran.stdout
+    kept = json.loads((folder / "config.json").read_text())
+    assert (kept["seed"], kept["training"]["steps"]) == (3, 12)
+
+
+def test_evaluate_reports_in_the_terminal_and_as_json(trained):
+    ran = latebloom("evaluate", "run", "--lengths", "4,8,...,20", "--sequences", "10", cwd=trained.parent)
+    for word in ("length", "95% interval", "sum", "recall", "reach:", "cliff:", "guessing", "20", "5x"):
+        assert word in ran.stdout
+    data = json.loads((trained / "evaluation-4-20.json").read_text())
+    assert [row["length"] for row in data["lengths"]] == [4, 8, 12, 16, 20]
+    assert {"reach", "cliff", "training_length", "chance"} <= set(data)
+    assert all(row["interval"][0] <= row["accuracy"] <= row["interval"][1] for row in data["lengths"])
+    to_stdout = latebloom("evaluate", "run", "--lengths", "4", "--json", "-", cwd=trained.parent)
+    assert json.loads(to_stdout.stdout)["lengths"][0]["length"] == 4
+
+
+def test_list_shows_tasks_models_and_recipes(tmp_path):
+    ran = latebloom("list", cwd=tmp_path)
+    for word in ("composite", "modular_sum", "recall", "hybrid", "lstm", "transformer", "demo-dat", "when_beyond"):
+        assert word in ran.stdout
+
+
+MISTAKES = {
+    "unknown recipe": (["train", "--recipe", "dmo-dat"], "recipe: 'dmo-dat' is not known; did you mean 'demo-dat'?"),
+    "unknown field": (["train", "--recipe", "demo-dat", "training.stps=4"], "did you mean steps?"),
+    "wrong type": (["train", "--recipe", "demo-dat", "training.steps=many"], 'training.steps: "many" is not possible'),
+    "heads": (["train", "--recipe", "demo-dat", "model.attention.heads=5"], "5 does not divide width 64; choices: 1,"),
+    "length 1": (["train", "--recipe", "demo-dat", "training.length=1"], "training.length: 1 is not possible"),
+    "late trigger": (
+        ["train", "--recipe", "demo-dat", "delay.until.step=9999"],
+        "delay.until: the switch at step 9999",
+    ),
+    "unwritable": (
+        ["train", "--recipe", "demo-dat", "--out", "/proc/latebloom"],
+        "out: /proc/latebloom cannot be written",
+    ),
+    "nothing": (["train"], "train: give --recipe NAME or --config FILE"),
+    "both": (["train", "--recipe", "demo-dat", "--config", "x.json"], "exclude each other"),
+    "no file": (["train", "--config", "x.json"], "config: there is no file x.json"),
+    "device": (["train", "--recipe", "demo-dat", "--device", "tpu9"], "device: 'tpu9' is not known"),
+    "no run": (["evaluate", "nowhere"], "nowhere holds no run"),
+    "demo field": (["demo", "model.widht=3"], "did you mean width?"),
+    "demo out": (["demo", "--out", "/proc/latebloom"], "out: /proc/latebloom"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_sentence_status_2_and_nothing_written(mistake, tmp_path):
+    words, sentence = MISTAKES[mistake]
+    ran = latebloom(*words, cwd=tmp_path, check=2)
+    assert sentence in ran.stderr
+    assert ran.stderr.startswith("latebloom: ")
+    assert len(ran.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in ran.stderr + ran.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("lengths", "sentence"),
+    [
+        ("", "lengths: '' names no length"),
+        ("25,x", "lengths: 'x' in '25,x' is not a whole number above 0"),
+        ("4,500", "lengths: 500 takes task.keys of 250 or more; this task has 64, enough for a length of 129"),
+        ("1", "lengths: 1 is too short"),
+    ],
+)
+def test_bad_lengths_are_refused(trained, lengths, sentence):
+    ran = latebloom("evaluate", "run", "--lengths", lengths, cwd=trained.parent, check=2)
+    assert sentence in ran.stderr
+    assert len(ran.stderr.strip().splitlines()) == 1
+
+
+def test_an_unknown_flag_is_refused_by_name(tmp_path):
+    ran = latebloom("train", "--recipee", "demo-dat", cwd=tmp_path, check=2)
+    assert "--recipee" in ran.stderr
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
+    command = [sys.executable, "-m", "latebloom", "train", "--recipe", "demo-dat", "--out", "run", *SMALL]
+    command += ["training.steps=100000"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while not list((tmp_path / "run" / "checkpoints").glob("step-*")):
+        time.sleep(0.05)
+        assert process.poll() is None
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "and saved; go on with: latebloom train --out run" in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths"),
+    [
+        ("25", [25]),
+        ("25,50", [25, 50]),
+        ("25, 50, ..., 125", [25, 50, 75, 100, 125]),
+        ("2,3,…,6,10", [2, 3, 4, 5, 6, 10]),
+    ],
+)
+def test_lengths_as_a_person_writes_them(text, lengths):
+    assert parse_lengths(text) == lengths
+
+
+@pytest.mark.parametrize(
+    "text", ["...,5", "5,...,9", "1,2,...", "2,4,...,9", "4,2,...,0", "9,8,...,1", "0", "-3", "1.5"]
+)
+def test_lengths_that_make_no_row(text):
+    with pytest.raises(ConfigError, match="lengths:"):
+        parse_lengths(text)

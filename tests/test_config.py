@@ -1,0 +1,154 @@
+"""Configurations: JSON there and back, overrides, and one sentence for every mistake."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from latebloom import Delay, Evaluating, ModularSum, RunConfig, at_step, load_config, recipe, when_beyond
+from latebloom.config import with_overrides
+from latebloom.errors import ConfigError
+from latebloom.recipes import RECIPES
+from latebloom.validation import read_settings
+
+DELAYED = RunConfig(delay=Delay(until=when_beyond(latest=900), withhold=("recall",)))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_survives_json(name, tmp_path):
+    config = recipe(name)
+    (tmp_path / "config.json").write_text(json.dumps(config.to_json()))
+    again = load_config(tmp_path / "config.json")
+    assert again == config
+    assert again.hash == config.hash
+
+
+def test_the_hash_changes_with_every_setting_and_with_nothing_else():
+    hashes = {DELAYED.hash}
+    for change in ("seed=1", "training.steps=9000", "task.modulus=7", "model.attention.look_back=true", "delay=null"):
+        hashes.add(with_overrides(DELAYED, [change]).hash)
+    assert len(hashes) == 6
+    assert replace(DELAYED, evaluation=Evaluating(multiples=(1, 2))).hash == (
+        replace(DELAYED, evaluation=Evaluating(multiples=(1.0, 2.0))).hash
+    )
+
+
+def test_the_hash_is_the_same_in_another_process():
+    script = "from latebloom import recipe; print(recipe('demo-dat').hash)"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == recipe("demo-dat").hash
+
+
+def test_overrides_change_what_they_name():
+    config = with_overrides(
+        DELAYED,
+        ["training.steps=2000", "model.attention.positions=rotary", "delay.hold=freeze", "training.betas=[0.8,0.9]"],
+    )
+    assert config.training.steps == 2000
+    assert config.model.attention.positions == "rotary"
+    assert config.delay is not None
+    assert config.delay.hold == "freeze"
+    assert config.training.betas == (0.8, 0.9)
+    assert config.task == DELAYED.task
+
+
+def test_another_task_or_trigger_starts_from_its_own_defaults():
+    config = with_overrides(DELAYED, ["delay.withhold=[]", "task.name=modular_sum", "task.modulus=7"])
+    assert config.task == ModularSum(modulus=7)
+    config = with_overrides(DELAYED, ["delay.until.name=at_step", "delay.until.step=5"])
+    assert config.delay is not None
+    assert config.delay.until == at_step(5)
+    assert with_overrides(DELAYED, ["delay=none"]).delay is None
+
+
+MISTAKES = {
+    "training.setps=3": "training.setps: there is no such field (value 3); did you mean steps? choices: length, steps",
+    "task.bla=3": "task.bla: there is no such field (value 3); choices: name, modulus, keys",
+    "delay.until.bla=3": "delay.until.bla: there is no such field (value 3); choices: name, latest",
+    "model.attention.head=2": "model.attention.head: there is no such field (value 2); did you mean heads?",
+    "bla.x=3": 'bla: there is no such field (value {"x": 3}); choices: task, model, delay',
+    "training.steps=abc": 'training.steps: "abc" is not possible; input should be a valid integer',
+    "training.steps=1.5": "training.steps: 1.5 is not possible; input should be a valid integer",
+    "training.full.warmup=true": "training.full.warmup: true is not possible; input should be a valid integer",
+    "training.full.schedule=linear": "training.full.schedule: \"linear\" is not possible; input should be 'cosine' or",
+    "training.betas=[0.9]": "training.betas.1: this field is needed",
+    "model=3": "model: 3 is not possible; input should be an object",
+    "model.attention.heads=3": "model.attention.heads: 3 does not divide width 128; choices: 1, 2, 4, 8",
+    "model.layout=rx": "model.layout: 'rx' is not a row of r (recurrence), a (attention), m (MLP)",
+    "model.layout=rm": "delay: a model of layout 'rm' has no attention to hold back; set delay=null",
+    "model.recurrence=gruu": "model.recurrence: 'gruu' is not known; choices: lstm",
+    "training.length=1": "training.length: 1 is not possible; it must be 2 or more",
+    "training.length=600": "training.length: 600 takes task.keys of 300 or more; this task has 256",
+    "task.name=foo": "task.name: \"foo\" is not known; choices: 'composite', 'modular_sum', 'recall'",
+    "task.order=zig": "task.order: \"zig\" is not possible; input should be 'digits-first', 'pairs-first'",
+    "task.keys=5": "training.length: 25 takes task.keys of 12 or more; this task has 5, enough for a length of 11",
+    "delay.hold=foo": "delay.hold: \"foo\" is not possible; input should be 'bypass', 'freeze' or 'ramp'",
+    "delay.hold=ramp": "delay.ramp_steps: 0 is not possible; it must be 1 or more with hold ramp",
+    "delay.until.latest=15000": "delay.until: the switch at step 15000 is not before the last step 15000; choose",
+    "delay.until.name=at_step": "delay.until.step: this field is needed and was not given",
+    "delay.until.multiple=30": "delay.until.multiple: 750 takes task.keys of 375 or more",
+    'delay.withhold=["x"]': "delay.withhold: 'x' is not known; choices: sum, recall",
+    'delay.withhold=["sum","recall"]': "delay.withhold: sum, recall are all the answers of composite",
+    "evaluation.multiples=[]": "evaluation.multiples: () is not possible; it must be at least one number",
+    "evaluation.multiples=[40]": "evaluation.multiples: 1000 takes task.keys of 500 or more",
+    "seed=-1": "seed: -1 is not possible; it must be from 0 to 2^63 - 1",
+    "seed.x=1": "seed.x: seed has no fields; it is 0",
+    "steps": "'steps' is not a change; write field=value, such as training.steps=100",
+}
+
+
+@pytest.mark.parametrize("override", MISTAKES)
+def test_a_mistake_is_one_sentence_with_field_value_and_choices(override):
+    with pytest.raises(ConfigError) as caught:
+        with_overrides(DELAYED, [override])
+    assert str(caught.value).startswith(MISTAKES[override])
+    assert "\n" not in str(caught.value)
+
+
+def test_two_mistakes_are_two_sentences():
+    with pytest.raises(ConfigError) as caught:
+        read_settings(RunConfig, {"sed": 1, "training": {"stesp": 2}})
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_when_beyond_needs_state_to_watch():
+    config = RunConfig(task=ModularSum(), delay=Delay(until=when_beyond(latest=900)))
+    with pytest.raises(ConfigError, match=r"delay.until: when_beyond watches state tracking, and recall has none"):
+        with_overrides(config, ["task.name=recall"])
+
+
+def test_learned_positions_must_cover_the_tests():
+    with pytest.raises(ConfigError, match=r"model.attention.context: 256 .* 303 or more"):
+        with_overrides(RunConfig(), ["model.attention.positions=learned", "model.attention.context=256"])
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("{", "is not JSON (line 1"),
+        ("[]", "config: [] is not possible"),
+        ('{"task": {}}', "task.name: this field is needed"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused(tmp_path, content, sentence):
+    (tmp_path / "c.json").write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "c.json")
+    assert sentence in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(ConfigError, match="there is no file"):
+        load_config(tmp_path / "none.json")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path)
+    (tmp_path / "b.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path / "b.json")
+
+
+def test_an_unknown_recipe_names_the_nearest():
+    with pytest.raises(ConfigError, match=r"recipe: 'demo-dta' is not known; did you mean 'demo-dat'\?"):
+        recipe("demo-dta")
