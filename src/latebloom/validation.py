@@ -17,7 +17,7 @@ def read_settings(kind: type[S], data: Any, path: str = "") -> S:
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
     for part in _kinds_below(kind):
-        part.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[attr-defined]
+        part.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)
     try:
         return TypeAdapter(kind).validate_json(json.dumps(data))
     except ValidationError as error:

@@ -1,6 +1,7 @@
 """The whole model: the three layouts, answers only where asked, causality, saving and loading."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -49,7 +50,7 @@ def test_the_baselines_are_the_hybrid_without_a_part():
 
 def test_a_gate_scales_its_part_and_at_zero_leaves_it_out():
     model = build()
-    part = model.blocks[0][1]  # type: ignore[index]
+    part: Any = next(module for module in model.modules() if getattr(module, "role", "") == "attention")
     x = torch.randn(2, 5, 16)
     branch = part(x) - x
     part.gate = 0.0

@@ -1,5 +1,6 @@
 """Several runs in processes of their own."""
 
+import json
 import os
 import signal
 import subprocess
@@ -51,8 +52,6 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_stopping_the_parent_stops_the_workers_and_keeps_what_they_reached(tiny, tmp_path, number):
-    import json
-
     endless = replace(tiny, training=replace(tiny.training, steps=1_000_000, checkpoint_every=20))
     (tmp_path / "config.json").write_text(json.dumps(endless.to_json()))
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -67,13 +66,11 @@ def test_stopping_the_parent_stops_the_workers_and_keeps_what_they_reached(tiny,
     if number != signal.SIGKILL:
         assert process.returncode == 7
         assert "what was reached is saved in" in output
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:  # the workers let go of their folders: nobody trains on unseen
+    deadline, workers = time.monotonic() + 30, ["not looked yet"]
+    while workers and time.monotonic() < deadline:  # nobody trains on unseen
+        time.sleep(0.2)
         listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
         workers = [
             line for line in listing.splitlines() if "spawn_main" in line and f"parent_pid={process.pid}" in line
         ]
-        if not workers:
-            break
-        time.sleep(0.2)
     assert workers == []

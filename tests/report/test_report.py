@@ -1,0 +1,172 @@
+"""Charts, tables, sentences and the page, from evaluations alone."""
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+from rich.console import Console
+
+from latebloom import Evaluation, plot
+from latebloom.errors import ConfigError
+from latebloom.evaluation import Count
+from latebloom.report.charts import accuracy_chart
+from latebloom.report.page import comparison_page
+from latebloom.report.terminal import accuracy_table, answer_table, print_chart
+from latebloom.report.words import compare, describe
+
+
+def evaluation(levels: dict[int, float]) -> Evaluation:
+    counts = tuple(
+        Count(length, 1000, round(1000 * level), {"sum": round(1000 * level), "recall": 1000})
+        for length, level in levels.items()
+    )
+    return Evaluation(25, counts, {"sum": 0.2, "recall": 1 / 32}, 0.2 / 32)
+
+
+FALLS = evaluation({10: 1.0, 25: 1.0, 50: 0.45, 75: 0.25, 200: 0.2})
+HOLDS = evaluation({10: 1.0, 25: 1.0, 50: 1.0, 75: 0.98, 200: 0.85})
+BOTH = {"joint": FALLS, "dat": HOLDS}
+
+
+@pytest.mark.parametrize(
+    ("name", "magic"),
+    [("a.png", b"\x89PNG"), ("a.svg", b"<svg"), ("a.pdf", b"%PDF"), ("sub/a.html", b"<!DOCTYPE html>")],
+)
+def test_a_plot_is_written_in_the_format_of_its_name(tmp_path, name, magic):
+    path = plot(BOTH, tmp_path / name)
+    assert magic in path.read_bytes()[:200]
+
+
+def test_a_single_evaluation_can_be_plotted_and_bad_names_are_refused(tmp_path):
+    assert plot(HOLDS, tmp_path / "one.svg").exists()
+    with pytest.raises(ConfigError, match=r"plot: '.*a.gif' is not known; .*choices: \*.png, \*.svg, \*.pdf, \*.html"):
+        plot(HOLDS, tmp_path / "a.gif")
+    with pytest.raises(ConfigError, match="no evaluation to draw"):
+        plot({}, tmp_path / "a.png")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        plot(HOLDS, "/proc/none/a.png")
+
+
+def test_the_chart_has_a_line_a_run_the_marks_and_the_chance_level():
+    spec = accuracy_chart(BOTH).to_dict()
+    text = str(spec)
+    for label in ("trained up to 25", "3x", "guessing all: 0.6%", "guessing the sum only: 20.0%"):
+        assert label in text
+    values = [layer["data"]["values"] for layer in spec["layer"] if "data" in layer] + [
+        spec.get("data", {}).get("values")
+    ]
+    points = [row for rows in values if rows for row in rows if "accuracy" in row]
+    assert {(row["run"], row["length"]) for row in points} == {(n, c.length) for n, e in BOTH.items() for c in e.counts}
+    assert "strokeDash" in text
+
+
+def text_of(*things, width=100) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    for thing in things:
+        console.print(thing)
+    console.file.close()
+    return console.export_text()
+
+
+def test_tables_show_every_length_with_its_interval():
+    text = text_of(accuracy_table(BOTH | {"other": evaluation({25: 0.5})}))
+    assert re.search(r"75 .* 3x .* 25\.0% \[22\.3%, 27\.8%\] .* 98\.0% \[96\.9%, 98\.8%\] .* - ", text)
+    text = text_of(answer_table(FALLS))
+    assert re.search(r"75 .* 3x .* 0\.250 .* 0\.223 to 0\.278 .* 0\.250 .* 1\.000 .* 1000", text)
+    assert re.search(r"guessing .* 0\.006 .* 0\.200 .* 0\.031", text)
+
+
+def test_names_with_markup_are_shown_as_they_are():
+    assert "[red]x[/red]" in text_of(accuracy_table({"[red]x[/red]": HOLDS}))
+
+
+def test_the_terminal_chart_shows_both_lines_and_the_lengths(capsys):
+    console = Console(width=90)
+    print_chart(console, BOTH)
+    drawn = capsys.readouterr().out
+    assert "o joint" in drawn
+    assert "x dat" in drawn
+    rows = drawn.splitlines()
+    assert next(i for i, row in enumerate(rows) if "x" in row and "│" in row) < next(
+        i for i, row in enumerate(rows) if row.rstrip().endswith("o│") or "oooo" in row
+    )
+    assert all(f" {length}" in drawn for length in (10, 25, 50, 75, 200))
+
+
+@pytest.mark.parametrize(
+    ("joint", "dat", "words"),
+    [
+        (FALLS, HOLDS, "Delayed attention made the difference."),
+        (HOLDS, HOLDS, "joint training did as well"),
+        (FALLS, evaluation({25: 1.0, 75: 0.6}), "helped, but did not hold 90%: this is not the result hoped for"),
+        (FALLS, FALLS, "did not help here: this is not the result hoped for"),
+        (evaluation({25: 1.0, 75: 0.7}), HOLDS, "holds, and joint training falls short"),
+    ],
+)
+def test_the_sentence_says_what_the_numbers_say(joint, dat, words):
+    sentence = compare(joint, dat, 1400)
+    assert words in sentence
+    assert f"{joint.accuracy(75):.1%} of them" in sentence
+    assert f"until step 1400 on {dat.accuracy(75):.1%}" in sentence
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        (FALLS, "holds 90% up to 1x its training length of 25, then falls off a cliff: 45% at 50."),
+        (HOLDS, "holds 90% up to 3x its training length of 25 and is at 85% at 200."),
+        (evaluation({25: 0.95}), "holds 90% up to 1x its training length of 25, the longest tested."),
+        (evaluation({25: 0.2}), "does not hold 90% at any tested length."),
+    ],
+)
+def test_a_run_in_a_sentence(seen, words):
+    assert describe("It", seen) == f"It {words}"
+
+
+HOSTILE = "</script><script>document.title='owned'</script>"
+
+
+def page() -> str:
+    return comparison_page(
+        {"joint": FALLS, HOSTILE: HOLDS},
+        title=f"Title {HOSTILE}",
+        seen=f"Seen {HOSTILE}",
+        notes=HOSTILE,
+        settings={HOSTILE: {"x": HOSTILE}},
+    )
+
+
+def test_the_page_loads_nothing_from_elsewhere_and_shows_markup_as_text():
+    class Links(HTMLParser):
+        scripts = 0
+        found: list[str | None] = []  # noqa: RUF012
+
+        def handle_starttag(self, tag, attrs):
+            self.scripts += tag == "script"
+            self.found += [value for name, value in attrs if name in ("src", "href")]
+
+    links = Links()
+    links.feed(page())
+    assert links.found == ["data:,"]
+    assert links.scripts == 2
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to open the page with")
+def test_the_page_draws_its_chart_in_a_browser(tmp_path):
+    (tmp_path / "page.html").write_text(page())
+    flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
+    command = [str(CHROMIUM), *flags.split(), "--disable-component-update", "--enable-logging=stderr"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=8000", "--dump-dom"]
+    command += ["--host-resolver-rules=MAP * ~NOTFOUND", (tmp_path / "page.html").as_uri()]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert 'class="chart-wrapper' in ran.stdout
+    assert "<canvas" in ran.stdout or 'class="marks"' in ran.stdout
+    assert "CONSOLE" not in ran.stderr, ran.stderr
+    title = re.search(r"<title>(.*?)</title>", ran.stdout, re.DOTALL)
+    assert title is not None
+    assert title.group(1).startswith("Title")
