@@ -58,7 +58,7 @@ def train(
     from latebloom.api import run_with_bar
     from latebloom.config import load_config, with_overrides
     from latebloom.recipes import recipe as named_recipe
-    from latebloom.report.terminal import answer_table
+    from latebloom.report.terminal import answer_table, say
     from latebloom.report.words import describe
     from latebloom.training.folder import RunFolder
 
@@ -80,13 +80,13 @@ def train(
     was_finished = RunFolder(out).is_finished
     trained = run_with_bar(chosen, out, device=device)
     if was_finished:
-        console.print(f"{out} is finished already; this is what it holds.", highlight=False, soft_wrap=True)
+        say(console, f"{out} is finished already; this is what it holds.")
     console.print(answer_table(trained.evaluation))
     if trained.switch_step is not None:
         reason = trained.result["switch_reason"]
-        console.print(f"Attention was let in at step {trained.switch_step}: {reason}.", highlight=False, soft_wrap=True)
-    console.print(describe("The model", trained.evaluation), highlight=False, soft_wrap=True)
-    console.print(f"Everything is in {out}", highlight=False, soft_wrap=True)
+        say(console, f"Attention was let in at step {trained.switch_step}: {reason}.")
+    say(console, describe("The model", trained.evaluation))
+    say(console, f"Everything is in {out}")
 
 
 def evaluate(
@@ -110,7 +110,7 @@ def evaluate(
     from rich.progress import Progress
 
     from latebloom.lengths import parse_lengths
-    from latebloom.report.terminal import answer_table
+    from latebloom.report.terminal import answer_table, say
     from latebloom.report.words import describe
     from latebloom.training.checkpoint import write_json
     from latebloom.training.loop import TrainedRun
@@ -130,8 +130,8 @@ def evaluate(
     console = notes if to_stdout else Console()
     console.print(answer_table(evaluation))
     cliff = "none" if evaluation.cliff is None else f"at {evaluation.cliff}"
-    console.print(f"reach: {evaluation.reach:g}x   cliff: {cliff}", highlight=False)
-    console.print(describe("The model", evaluation), highlight=False, soft_wrap=True)
+    say(console, f"reach: {evaluation.reach:g}x   cliff: {cliff}")
+    say(console, describe("The model", evaluation))
     if to_stdout:
         print(json.dumps(evaluation.to_json(), indent=2))
         return
@@ -140,7 +140,7 @@ def evaluate(
         write_json(json_file, evaluation.to_json())
     except OSError as error:
         raise ConfigError(f"json: {json_file} cannot be written ({error.strerror})") from None
-    console.print(f"Numbers: {json_file}", highlight=False, soft_wrap=True)
+    say(console, f"Numbers: {json_file}")
 
 
 def list_() -> None:

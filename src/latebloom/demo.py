@@ -12,7 +12,7 @@ from latebloom.progress import RunBars
 from latebloom.recipes import recipe
 from latebloom.report.charts import plot
 from latebloom.report.page import comparison_page
-from latebloom.report.terminal import accuracy_table, print_chart
+from latebloom.report.terminal import accuracy_table, print_chart, say
 from latebloom.report.words import compare
 from latebloom.studies.local import run_all, usable_cores
 from latebloom.training.checkpoint import write_file, write_json
@@ -36,7 +36,7 @@ def run_demo(out: Path, *, seed: int = 0, device: str | None = None, overrides: 
     """Train both, show what came out, and leave pictures and numbers in the folder; returns the summary."""
     configs = demo_configs(seed, overrides)
     console = Console()
-    console.print(setting(configs["dat"]), highlight=False, soft_wrap=True)
+    say(console, setting(configs["dat"]))
     with RunBars(list(configs), configs["dat"].training.length, BEYOND, console) as bars:
         runs = run_all(configs, out, workers=min(2, usable_cores()), device=device, observe=bars.show)
     evaluations = {name: trained.evaluation for name, trained in runs.items()}
@@ -55,12 +55,8 @@ def run_demo(out: Path, *, seed: int = 0, device: str | None = None, overrides: 
     write_file(out / "index.html", page.encode())
     print_chart(console, evaluations)
     console.print(accuracy_table(evaluations))
-    console.print(f"\n{seen}\n", highlight=False, soft_wrap=True)
-    console.print(
-        f"Page: {out / 'index.html'}   Picture: {out / 'accuracy.png'}   Numbers: {out / 'summary.json'}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    say(console, f"\n{seen}\n")
+    say(console, f"Page: {out / 'index.html'}   Picture: {out / 'accuracy.png'}   Numbers: {out / 'summary.json'}")
     return summary
 
 

@@ -41,6 +41,11 @@ def print_chart(console: Console, evaluations: Mapping[str, Evaluation]) -> None
     )
 
 
+def say(console: Console, text: str) -> None:
+    """A sentence: wrapped at words on a terminal, one line in a log."""
+    console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
 def accuracy_table(evaluations: Mapping[str, Evaluation]) -> Table:
     """A column for each run, a row for each length, with 95% intervals."""
     table = Table(title="all answers right [95% interval]", title_justify="left", title_style="")

@@ -41,7 +41,7 @@ class Progress:
     """delayed, full, testing or done."""
     loss: float | None = None
     accuracy: float | None = None
-    """Held-out accuracy of all answers at the training length."""
+    """Held-out accuracy at the training length, of all answers that are asked in this phase."""
     accuracy_beyond: float | None = None
     """The same at three times the training length."""
     tested: float = 0.0
@@ -192,9 +192,16 @@ class _Run:
             count = self.trainer.check(tested)
             named = {name: count.accuracy_of(name) for name in count.answers}
             line["check"][str(tested)] = {"accuracy": count.accuracy} | named
-            self.last_seen["accuracy" if tested == length else "accuracy_beyond"] = count.accuracy
+            asked = [right for name, right in named.items() if name not in self._withheld]
+            seen = min(asked) if self._withheld else count.accuracy
+            self.last_seen["accuracy" if tested == length else "accuracy_beyond"] = seen
         self._write(line)
         self._tell(self.trainer.phase_name)
+
+    @property
+    def _withheld(self) -> tuple[str, ...]:
+        delay = self.config.delay
+        return delay.withhold if delay is not None and self.trainer.holding else ()
 
     def _refuse_bad_loss(self) -> None:
         bad = self.trainer.first_bad_step()

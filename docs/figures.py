@@ -1,0 +1,103 @@
+"""The README's picture and table, from results/demo-seeds.json.
+
+python docs/figures.py            write them
+python docs/figures.py --check    fail if the README says something else (a test does this)
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import bootstrap
+
+from latebloom.recipes import recipe
+from latebloom.report.charts import Point, length_chart, save_chart
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results" / "demo-seeds.json"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- demo-seeds -->", "<!-- /demo-seeds -->"
+ARMS = {
+    "joint": "joint training",
+    "dat": "delayed attention",
+    "joint-by-position": "joint, 6e-3, weighed by position",
+}
+MULTIPLES = (1, 2, 3, 4, 8)
+
+
+def accuracies(runs: list[dict[str, Any]], arm: str, length: int) -> np.ndarray:
+    """One accuracy a seed."""
+    return np.array([run["accuracy"]["both"][str(length)] for run in runs if run["name"] == arm])
+
+
+def mean_interval(values: np.ndarray) -> tuple[float, float, float]:
+    """The mean over seeds and its 95% bootstrap interval."""
+    mean = float(values.mean())
+    if np.ptp(values) == 0:
+        return mean, mean, mean
+    found = bootstrap((values,), np.mean, rng=np.random.default_rng(0)).confidence_interval
+    return mean, float(found.low), float(found.high)
+
+
+def table(runs: list[dict[str, Any]]) -> str:
+    """Mean over seeds with its interval, and the worst seed at 3x."""
+    start = runs[0]["training_length"]
+    seeds = len({run["seed"] for run in runs})
+    heads = [f"{multiple}x ({multiple * start})" for multiple in MULTIPLES]
+    lines = [
+        f"Both answers right, mean over {seeds} seeds [95% bootstrap interval]; trained up to length {start}:",
+        "",
+        f"| run | {' | '.join(heads)} | worst seed at 3x | best seed at 3x |",
+        "|---|" + "---|" * (len(heads) + 2),
+    ]
+    for arm, label in ARMS.items():
+        cells = []
+        for multiple in MULTIPLES:
+            mean, low, high = mean_interval(accuracies(runs, arm, multiple * start))
+            cells.append(f"{mean:.3f} [{low:.3f}, {high:.3f}]")
+        far = accuracies(runs, arm, 3 * start)
+        lines.append(f"| {label} | {' | '.join(cells)} | {far.min():.3f} | {far.max():.3f} |")
+    held = int((accuracies(runs, "dat", 3 * start) >= 0.9).sum())
+    fell = int((accuracies(runs, "joint", 3 * start) < 0.5).sum())
+    lines += [
+        "",
+        f"Delayed attention is at 90% or more at 3x in {held} of {seeds} seeds; "
+        f"the demo's joint training is below 50% there in {fell} of {seeds}.",
+    ]
+    return "\n".join(lines)
+
+
+def picture(runs: list[dict[str, Any]]) -> None:
+    points = []
+    for arm, label in ARMS.items():
+        lengths = sorted(int(length) for length in runs[0]["accuracy"]["both"])
+        seeds = len({run["seed"] for run in runs})
+        for length in lengths:
+            points.append(Point(label, length, *mean_interval(accuracies(runs, arm, length)), f"{seeds} seeds"))
+    task = recipe("demo-dat").task
+    guessing = {"guessing all": task.chance_all, "guessing the sum only": task.chance["sum"]}
+    chart = length_chart(points, runs[0]["training_length"], guessing)
+    for form in ("svg", "png"):
+        save_chart(chart, ROOT / "docs" / "images" / f"demo-seeds.{form}")
+
+
+def with_table(text: str, runs: list[dict[str, Any]]) -> str:
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table(runs)}\n{END}{after}"
+
+
+def main() -> None:
+    runs = json.loads(RESULTS.read_text())["runs"]
+    text = README.read_text()
+    wanted = with_table(text, runs)
+    if "--check" in sys.argv[1:]:
+        sys.exit(0 if wanted == text else "the README's table is not that of results/demo-seeds.json")
+    README.write_text(wanted)
+    picture(runs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Data flows one way: no room imports a later one, and the core imports nothing but torch."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import latebloom
+
+SOURCE = Path(latebloom.__file__).parent
+COMMON = {"errors", "choice"}
+MAY_IMPORT = {
+    "tasks": COMMON | {"tasks"},
+    "models": COMMON | {"models", "validation"},
+    "delay": COMMON | {"delay"},
+    "evaluation": COMMON | {"evaluation", "tasks"},
+    "training": COMMON | {"training", "config", "tasks", "models", "delay", "evaluation"},
+    "report": COMMON | {"report", "evaluation"},
+}
+CORE = ("tasks", "models", "delay", "evaluation", "training")
+
+
+def imports(file: Path, top_level_only: bool = False) -> set[str]:
+    tree = ast.parse(file.read_text())
+    nodes = tree.body if top_level_only else list(ast.walk(tree))
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module or "")
+    return found
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_a_room_imports_only_the_rooms_before_it(room):
+    for file in (SOURCE / room).rglob("*.py"):
+        inner = {name.split(".")[1] for name in imports(file) if name.startswith("latebloom.")}
+        assert inner <= MAY_IMPORT[room], f"{file.relative_to(SOURCE)} imports {inner - MAY_IMPORT[room]}"
+
+
+@pytest.mark.parametrize("room", CORE)
+def test_the_core_imports_nothing_but_torch_when_it_is_imported(room):
+    for file in (SOURCE / room).rglob("*.py"):
+        outer = {name.split(".")[0] for name in imports(file, top_level_only=True)} - {"latebloom", "torch"}
+        assert outer <= set(sys.stdlib_module_names), f"{file.relative_to(SOURCE)} imports {outer}"
+
+
+def test_no_file_has_grown_past_one_idea():
+    long = {str(file.relative_to(SOURCE)): len(file.read_text().splitlines()) for file in SOURCE.rglob("*.py")}
+    assert {name: lines for name, lines in long.items() if lines > 400} == {}

@@ -1,0 +1,101 @@
+"""The README's code, commands and numbers are what they say."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    """The `latebloom ...` lines of the README, without their comments."""
+    lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("latebloom ")]
+    return [shlex.split(line, comments=True)[1:] for line in lines]
+
+
+def test_the_api_lines_work_as_printed(tmp_path):
+    """Trains for about a minute."""
+    (code,) = [block for block in blocks("python") if "lb.train(" in block]
+    check = "\nassert run.switch_step == 500\nprint(run.evaluate([25], sequences=256).accuracy(25))"
+    ran = subprocess.run([sys.executable, "-c", code + check], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert float(ran.stdout) > 0.9
+    assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_loop_of_your_own_works_as_printed(tmp_path):
+    (code,) = [block for block in blocks("python") if "DelayedAttention" in block]
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("DelayedAttention(let in at step 3, ")
+
+
+SMALLER = [
+    "model.width=8", "model.blocks=1", "training.steps=12", "training.full.batch_size=4",
+    "training.delayed.batch_size=4", "evaluation.sequences=8", "delay.until.step=6",
+]  # fmt: skip
+
+
+def test_the_commands_work_as_printed_with_smaller_models(tmp_path):
+    from latebloom import recipe
+
+    (tmp_path / "my-run.json").write_text(json.dumps(recipe("demo-dat").to_json()))
+    assert [words[0] for words in commands()] == ["list", "train", "train", "train", "train", "evaluate"]
+    for words in commands():
+        starts_a_run = "--recipe" in words or "--config" in words
+        if starts_a_run:
+            words = [word for word in words if not word.startswith("training.steps")] + SMALLER
+        command = [sys.executable, "-m", "latebloom", *words]
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "runs" / "dat" / "evaluation-25-200.json").exists()
+
+
+def test_the_make_targets_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("make ")]
+    assert [line.split()[1] for line in lines] == ["demo", "test"]
+    assert all(f"\n{line.split()[1]}:" in makefile for line in lines)
+
+
+def test_the_table_is_that_of_the_results():
+    ran = subprocess.run([sys.executable, "docs/figures.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_every_dependency_is_in_the_table_and_pinned():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pinned = (ROOT / "constraints.txt").read_text()
+    for requirement in project["dependencies"]:
+        name = re.split(r"[><=\[]", requirement)[0]
+        assert re.search(rf"^\| .*\b{name}\b.* \|", README, re.MULTILINE), name
+        assert re.search(rf"^{name}==", pinned, re.MULTILINE), name
+
+
+def test_links_lead_somewhere():
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+@pytest.mark.parametrize("heavy", ["pydantic", "rich", "altair", "tyro", "safetensors", "huggingface_hub", "scipy"])
+def test_importing_latebloom_imports_nothing_heavy(heavy):
+    script = f"import latebloom, sys; sys.exit({heavy!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+def test_importing_latebloom_adds_little_to_importing_torch():
+    script = "import torch, time; t = time.perf_counter(); import latebloom; print(time.perf_counter() - t)"
+    times = [
+        float(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
+        for _ in range(3)
+    ]
+    assert min(times) < 0.3
