@@ -1,35 +1,23 @@
 """The paper's headline in minutes: joint training and delayed attention side by side."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from latebloom.config import RunConfig, with_overrides
+from latebloom.config import RunConfig
 from latebloom.progress import RunBars
-from latebloom.recipes import recipe
 from latebloom.report.charts import plot
 from latebloom.report.page import comparison_page
 from latebloom.report.terminal import accuracy_table, print_chart, say
 from latebloom.report.words import compare
+from latebloom.studies.demo import demo_configs, summarize
 from latebloom.studies.local import run_all, usable_cores
 from latebloom.training.checkpoint import write_file, write_json
-from latebloom.training.loop import BEYOND, TrainedRun
+from latebloom.training.loop import BEYOND
 
 TITLE = "Trained short, tested long: joint training and delayed attention"
-
-
-def demo_configs(seed: int, overrides: Sequence[str] = ()) -> dict[str, RunConfig]:
-    """The two runs of the demo."""
-    chosen = {"joint": recipe("demo-joint"), "dat": recipe("demo-dat")}
-    return {
-        name: with_overrides(
-            replace(config, seed=seed), [o for o in overrides if name == "dat" or not o.startswith("delay")]
-        )
-        for name, config in chosen.items()
-    }
 
 
 def run_demo(out: Path, *, seed: int = 0, device: str | None = None, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -70,23 +58,3 @@ def setting(config: RunConfig) -> str:
         f"{config.training.length}. "
         "Smaller than the paper's; attention's keys look back one token, and recall is not asked until the switch."
     )
-
-
-def summarize(name: str, trained: TrainedRun) -> dict[str, Any]:
-    """One run as the summary has it."""
-    evaluation, result = trained.evaluation, trained.result
-    accuracy: dict[str, dict[str, float]] = {"both": {str(count.length): count.accuracy for count in evaluation.counts}}
-    for answer in evaluation.chance:
-        accuracy[answer] = {str(count.length): count.accuracy_of(answer) for count in evaluation.counts}
-    return {
-        "name": name,
-        "training_length": evaluation.training_length,
-        "accuracy": accuracy,
-        "reach": evaluation.reach,
-        "cliff": evaluation.cliff,
-        "parameters": result["parameters"],
-        "steps": result["steps"],
-        "switch_step": result["switch_step"],
-        "seconds": result["seconds"],
-        "seed": result["seed"],
-    }

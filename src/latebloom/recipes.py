@@ -35,10 +35,10 @@ def recipe(name: str) -> RunConfig:
 # measured to be needed in so few steps: attention's keys look back one token, and recall is not asked until
 # the switch. Joint training has the same model, data and number of steps.
 
-DEMO_STEPS, DEMO_SWITCH = 2_200, 1_400
+DEMO_STEPS, DEMO_SWITCH = 1_800, 900
 
 
-def _demo(delay: Delay | None, rate: float) -> RunConfig:
+def _demo(delay: Delay | None) -> RunConfig:
     return RunConfig(
         task=Composite(modulus=5, keys=128, values=32),
         model=hybrid(width=64, look_back=True, zero_output=True),
@@ -47,7 +47,7 @@ def _demo(delay: Delay | None, rate: float) -> RunConfig:
             steps=DEMO_STEPS,
             betas=(0.9, 0.95),
             delayed=Phase(learning_rate=6e-3, batch_size=64),
-            full=Phase(learning_rate=rate, batch_size=64),
+            full=Phase(learning_rate=3e-3, batch_size=64),
         ),
     )
 
@@ -55,13 +55,13 @@ def _demo(delay: Delay | None, rate: float) -> RunConfig:
 @named("demo-dat")
 def demo_dat() -> RunConfig:
     """The demo's hybrid with delayed attention: composite task, width 64, minutes on a CPU core."""
-    return _demo(Delay(until=at_step(DEMO_SWITCH), withhold=("recall",)), rate=2e-3)
+    return _demo(Delay(until=at_step(DEMO_SWITCH), withhold=("recall",)))
 
 
 @named("demo-joint")
 def demo_joint() -> RunConfig:
     """The demo's hybrid trained the ordinary way, with the same steps."""
-    return _demo(None, rate=3e-3)
+    return _demo(None)
 
 
 # The paper's size: width 128, sums modulo 10, 64 values, and keys for sixteen times the training length. Minutes on
