@@ -10,12 +10,12 @@ from typing import Any
 
 import tyro
 
+from latebloom.evaluation.result import CLAIM
 from latebloom.progress import RunBars
 from latebloom.studies.demo import by_position, demo_configs, summarize
 from latebloom.studies.local import run_all
 from latebloom.training.checkpoint import write_json
 from latebloom.training.environment import describe_environment
-from latebloom.training.loop import BEYOND
 
 
 def main(seeds: int = 10, out: Path = Path("runs/demo-seeds"), results: Path = Path("results/demo-seeds.json")) -> None:
@@ -24,7 +24,7 @@ def main(seeds: int = 10, out: Path = Path("runs/demo-seeds"), results: Path = P
     for seed in range(seeds):
         configs = demo_configs(seed)
         configs["joint-by-position"] = by_position(configs["joint"])
-        with RunBars(list(configs), configs["dat"].training.length, BEYOND) as bars:
+        with RunBars(list(configs), configs["dat"].training.length, CLAIM) as bars:
             trained = run_all(configs, out / f"seed-{seed}", observe=bars.show)
         runs += [summarize(name, one) for name, one in trained.items()]
         results.parent.mkdir(parents=True, exist_ok=True)

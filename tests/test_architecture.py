@@ -9,13 +9,14 @@ import pytest
 import latebloom
 
 SOURCE = Path(latebloom.__file__).parent
-COMMON = {"errors", "choice"}
+COMMON = {"errors", "choice", "fields"}
 MAY_IMPORT = {
     "tasks": COMMON | {"tasks"},
     "models": COMMON | {"models", "validation"},
     "delay": COMMON | {"delay"},
     "evaluation": COMMON | {"evaluation", "tasks"},
     "training": COMMON | {"training", "config", "tasks", "models", "delay", "evaluation"},
+    "studies": COMMON | {"studies", "config", "recipes", "training", "tasks"},
     "report": COMMON | {"report", "evaluation"},
 }
 CORE = ("tasks", "models", "delay", "evaluation", "training")

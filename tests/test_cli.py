@@ -120,9 +120,29 @@ def test_bad_lengths_are_refused(trained, lengths, sentence):
     assert len(ran.stderr.strip().splitlines()) == 1
 
 
-def test_an_unknown_flag_is_refused_by_name(tmp_path):
-    ran = latebloom("train", "--recipee", "demo-dat", cwd=tmp_path, check=2)
-    assert "--recipee" in ran.stderr
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["train", "--recipee", "x"], "Unrecognized options: --recipee, x; did you mean --recipe?"),
+        (["train", "--seed", "x"], "Error parsing --seed"),
+        (["evaluate"], "Missing from latebloom evaluate: RUN"),
+        (["trian"], "available subcommands: demo, train, evaluate, list"),
+        ([], "Expected one of {demo, train, evaluate, list}"),
+    ],
+)
+def test_a_mistake_in_the_words_is_one_sentence_too(tmp_path, words, sentence):
+    ran = latebloom(*words, cwd=tmp_path, check=2)
+    assert sentence in ran.stderr
+    assert len(ran.stderr.strip().splitlines()) == 1
+
+
+def test_help_is_help(tmp_path):
+    assert "--recipe" in latebloom("train", "--help", cwd=tmp_path).stdout
+
+
+def test_a_json_file_that_cannot_be_written_is_refused_before_the_work(trained):
+    ran = latebloom("evaluate", "run", "--json", "run", cwd=trained.parent, check=2)
+    assert "json: run is not a file that could be written" in ran.stderr
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):

@@ -7,7 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from latebloom import Delay, Evaluating, ModularSum, RunConfig, at_step, load_config, recipe, when_beyond
+from latebloom import (
+    Composite,
+    Delay,
+    Evaluating,
+    ModularSum,
+    Phase,
+    RunConfig,
+    Training,
+    at_step,
+    hybrid,
+    load_config,
+    recipe,
+    when_beyond,
+)
 from latebloom.config import with_overrides
 from latebloom.errors import ConfigError
 from latebloom.recipes import RECIPES
@@ -55,7 +68,7 @@ def test_overrides_change_what_they_name():
 
 
 def test_another_task_or_trigger_starts_from_its_own_defaults():
-    config = with_overrides(DELAYED, ["delay.withhold=[]", "task.name=modular_sum", "task.modulus=7"])
+    config = with_overrides(DELAYED, ["delay.withhold=[]", "task.modulus=7", "task.name=modular_sum"])
     assert config.task == ModularSum(modulus=7)
     config = with_overrides(DELAYED, ["delay.until.name=at_step", "delay.until.step=5"])
     assert config.delay is not None
@@ -95,6 +108,9 @@ MISTAKES = {
     "evaluation.multiples=[40]": "evaluation.multiples: 1000 takes task.keys of 500 or more",
     "seed=-1": "seed: -1 is not possible; it must be from 0 to 2^63 - 1",
     "seed.x=1": "seed.x: seed has no fields; it is 0",
+    "training.full.learning_rate=Infinity": "training.full.learning_rate: Infinity is not possible; input",
+    "evaluation.multiples=[Infinity]": "evaluation.multiples.0: Infinity is not possible; input should be",
+    "delay.until={}": "delay.until.name: this field is needed; choices: at_step, at_fraction, when_beyond",
     "steps": "'steps' is not a change; write field=value, such as training.steps=100",
 }
 
@@ -117,6 +133,54 @@ def test_when_beyond_needs_state_to_watch():
     config = RunConfig(task=ModularSum(), delay=Delay(until=when_beyond(latest=900)))
     with pytest.raises(ConfigError, match=r"delay.until: when_beyond watches state tracking, and recall has none"):
         with_overrides(config, ["task.name=recall"])
+
+
+def test_names_need_no_brackets():
+    bare = with_overrides(DELAYED, ["delay.withhold=[]"])
+    assert with_overrides(bare, ["delay.withhold=recall"]).delay == DELAYED.delay
+
+
+def test_a_ramp_must_be_done_by_the_last_step():
+    with pytest.raises(ConfigError, match=r"delay.ramp_steps: 200 after a switch at step 900 .* must be 100 or less"):
+        with_overrides(DELAYED, ["training.steps=1000", "delay.hold=ramp", "delay.ramp_steps=200"])
+
+
+MADE_IN_PYTHON = {
+    "order: 'pairs_first' is not known; did you mean 'pairs-first'?": lambda: Composite(order="pairs_first"),  # type: ignore[arg-type]
+    "supervision: 'align' is not known; did you mean 'aligned'?": lambda: ModularSum(supervision="align"),  # type: ignore[arg-type]
+    "schedule: 'linear' is not known; choices: cosine, constant": lambda: Phase(schedule="linear"),  # type: ignore[arg-type]
+    "weigh: 'answer' is not known; did you mean 'answers'?": lambda: Training(weigh="answer"),  # type: ignore[arg-type]
+    "positions: 'rope' is not known; choices: none, rotary, learned": lambda: hybrid(positions="rope"),
+    "width: '64' is not possible; it must be a whole number": lambda: hybrid(width="64"),
+    "steps: 1.5 is not possible; it must be a whole number": lambda: Training(steps=1.5),  # type: ignore[arg-type]
+    "keys: True is not possible; it must be a whole number": lambda: Composite(keys=True),
+    "look_back: 1 is not possible; it must be True or False": lambda: hybrid(look_back=1),
+    "learning_rate: inf is not possible; it must be a finite number": lambda: Phase(learning_rate=float("inf")),
+    "until: 5 is not possible; it must be a Trigger": lambda: Delay(until=5),  # type: ignore[arg-type]
+    "delay: AtStep(name='at_step', step=5) is not possible; it must be a Delay or None": lambda: RunConfig(
+        delay=at_step(5)  # type: ignore[arg-type]
+    ),
+    "hold: 'skip' is not known; choices: bypass, freeze, ramp": lambda: Delay(until=at_step(5), hold="skip"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("sentence", MADE_IN_PYTHON)
+def test_settings_made_in_python_are_checked_too(sentence):
+    with pytest.raises(ConfigError) as caught:
+        MADE_IN_PYTHON[sentence]()
+    assert str(caught.value).startswith(sentence)
+
+
+def test_lists_are_as_good_as_tuples_in_python():
+    assert Delay(until=at_step(5), withhold=["recall"]) == Delay(until=at_step(5), withhold=("recall",))  # type: ignore[arg-type]
+    assert Delay(until=at_step(5), withhold="recall").withhold == ("recall",)  # type: ignore[arg-type]
+    assert Evaluating(multiples=[1, 2]).multiples == (1, 2)  # type: ignore[arg-type]
+
+
+def test_learned_positions_must_cover_what_is_watched_while_training():
+    config = RunConfig(evaluation=Evaluating(multiples=(1, 2)))
+    with pytest.raises(ConfigError, match=r"model.attention.context: 90 .* 115 or more"):
+        with_overrides(config, ["model.attention.positions=learned", "model.attention.context=90"])
 
 
 def test_learned_positions_must_cover_the_tests():

@@ -44,7 +44,7 @@ def test_the_summary_has_what_it_promises(ran):
 
 def test_it_says_what_was_trained_and_what_was_seen(ran):
     output, folder = ran
-    assert "width 16, 30 steps, trained on lengths 2 to 25. Smaller than the paper's" in output.stdout
+    assert "width 16, 30 steps, trained on lengths 2 to 25; smaller than the paper's" in output.stdout
     assert "all answers right, by length:" in output.stdout
     assert "this is not the result hoped for" in output.stdout
     assert json.loads((folder / "summary.json").read_text())["seen"] in output.stdout
@@ -59,6 +59,34 @@ def test_a_second_call_shows_the_finished_runs_at_once(ran):
     second = demo(*SMALL, cwd=folder.parent)
     assert (folder / "dat" / "result.json").stat().st_mtime_ns == before
     assert first.stdout.splitlines()[-3:] == second.stdout.splitlines()[-3:]
+
+
+REFUSED = {
+    "evaluation.multiples=[1,2]": "evaluation.multiples: [1.0, 2.0] leave out 1 or 3",
+    "delay=null": "delay: the demo compares joint training with a delay",
+    "training.steps=40": "holds a demo of another seed or other settings; choose another with --out",
+}
+
+
+@pytest.mark.parametrize("override", REFUSED)
+def test_what_it_could_not_show_in_the_end_is_refused_at_the_start(ran, override):
+    command = [sys.executable, "-m", "latebloom", "demo", *SMALL, override]
+    refused = subprocess.run(command, cwd=ran[1].parent, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert REFUSED[override] in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+
+
+def test_the_setting_is_that_of_the_runs():
+    from latebloom.demo import setting
+    from latebloom.studies.demo import demo_configs
+
+    plain = demo_configs(0)["dat"]
+    assert "keys look back one token" in setting(plain)
+    assert "recall is not asked until the switch" in setting(plain)
+    other = demo_configs(0, ["model.attention.look_back=false", "delay.withhold=[]"])["dat"]
+    assert "look back" not in setting(other)
+    assert "not asked" not in setting(other)
 
 
 @pytest.mark.slow

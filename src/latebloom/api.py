@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from latebloom.config import RunConfig
+from latebloom.evaluation.result import CLAIM
 from latebloom.evaluation.settings import Evaluating
 from latebloom.models.settings import Model
 from latebloom.tasks import Task
-from latebloom.training.loop import BEYOND, TrainedRun, run
+from latebloom.training.loop import TrainedRun, run
 from latebloom.training.settings import Delay, Training
 
 
@@ -40,6 +41,6 @@ def run_with_bar(config: RunConfig, out: str | Path | None = None, *, device: st
     """`run`, with a progress bar."""
     from latebloom.progress import RunBars  # rich is imported when there is something to show
 
-    name = "dat" if config.delay is not None else "joint"
-    with RunBars([name], config.training.length, BEYOND) as bars:
+    name = "dat" if config.delay is not None else "run"
+    with RunBars([name], config.training.length, CLAIM) as bars:
         return run(config, out, device=device, observe=bars.observer(name))

@@ -1,8 +1,6 @@
 """Families of settings chosen by name, such as the tasks and the triggers."""
 
-from typing import Annotated, Any, ClassVar, Self, Union
-
-from latebloom.errors import unknown
+from typing import Annotated, Any, ClassVar, Union
 
 
 class Chosen:
@@ -12,7 +10,7 @@ class Chosen:
     >>> @dataclass(frozen=True, kw_only=True)
     ... class Apple(Fruit):
     ...     name: Literal["apple"] = "apple"
-    >>> Fruit.choose("apple")
+    >>> Fruit.choices["apple"]
     """
 
     choices: ClassVar[dict[str, type]]
@@ -23,13 +21,6 @@ class Chosen:
             cls.choices = {}
         elif isinstance(cls.__dict__.get("name"), str):
             cls.choices[cls.__dict__["name"]] = cls
-
-    @classmethod
-    def choose(cls, name: str) -> type[Self]:
-        """The member of the family with that name."""
-        if name not in cls.choices:
-            raise unknown(f"{cls.__name__.lower()}.name", name, cls.choices)
-        return cls.choices[name]
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:

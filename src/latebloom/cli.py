@@ -3,9 +3,13 @@
 import json
 import shlex
 import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr
 from dataclasses import replace
+from functools import partial, wraps
+from io import StringIO
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -13,22 +17,25 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from latebloom.errors import ConfigError, InterruptedRun, LatebloomError
+from latebloom.usage import one_sentence
 
 Overrides = Annotated[Positional[tuple[str, ...]], arg(metavar="FIELD=VALUE ...")]
 Device = Annotated[str | None, arg(metavar="cpu|cuda")]
 
 
-def demo(overrides: Overrides = (), /, *, out: Path = Path("demo"), seed: int = 0, device: Device = None) -> None:
+def demo(overrides: Overrides = (), /, *, out: Path | None = None, seed: int = 0, device: Device = None) -> None:
     """Joint training and delayed attention side by side, in minutes: bars, chart, table, page.
 
     Args:
         overrides: Changes to both runs, such as training.steps=500.
-        out: The folder for runs, pictures and summary.json; finished runs in it are shown, not trained again.
+        out: The folder for runs, pictures and summary.json, demo or demo-seed-N unless given; finished runs in it are
+            shown, not trained again.
         seed: Decides first weights and data.
         device: Where to train; CUDA where there is one.
     """
     from latebloom.demo import run_demo
 
+    out = out or Path("demo" if seed == 0 else f"demo-seed-{seed}")
     try:
         run_demo(out, seed=seed, device=device, overrides=overrides)
     except InterruptedRun as stop:
@@ -116,6 +123,8 @@ def evaluate(
     from latebloom.training.loop import TrainedRun
 
     chosen = None if lengths is None else parse_lengths(lengths)
+    if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
+        raise ConfigError(f"json: {json_file} is not a file that could be written")
     trained = TrainedRun.load(run)
     to_stdout = json_file is not None and str(json_file) == "-"
     notes = Console(stderr=True)
@@ -129,7 +138,8 @@ def evaluate(
         )
     console = notes if to_stdout else Console()
     console.print(answer_table(evaluation))
-    cliff = "none" if evaluation.cliff is None else f"at {evaluation.cliff}"
+    none = "none" if evaluation.cliff_tested else "not tested; it takes the training length and one up to twice it"
+    cliff = none if evaluation.cliff is None else f"at {evaluation.cliff}"
     say(console, f"reach: {evaluation.reach:g}x   cliff: {cliff}")
     say(console, describe("The model", evaluation))
     if to_stdout:
@@ -169,16 +179,36 @@ def list_() -> None:
     Console().print(table)
 
 
+def parse(arguments: list[str] | None) -> Callable[[], None]:
+    """The command that the words ask for, ready to be called; a mistake in the words is one sentence."""
+
+    def deferred(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
+        @wraps(command)
+        def remember(*positional: Any, **named: Any) -> Callable[[], None]:
+            return partial(command, *positional, **named)
+
+        return remember
+
+    commands = {"demo": demo, "train": train, "evaluate": evaluate, "list": list_}
+    complaints = StringIO()
+    try:
+        with redirect_stderr(complaints):
+            return tyro.extras.subcommand_cli_from_dict(
+                {name: deferred(command) for name, command in commands.items()},
+                prog="latebloom",
+                description="Sequence models trained short that work long: delayed attention training.",
+                args=arguments,
+            )
+    except SystemExit as stop:
+        if complaints.getvalue().strip():
+            raise ConfigError(one_sentence(complaints.getvalue().strip())) from None
+        raise stop  # --help
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence and exit status 2."""
-    commands = {"demo": demo, "train": train, "evaluate": evaluate, "list": list_}
     try:
-        tyro.extras.subcommand_cli_from_dict(
-            commands,
-            prog="latebloom",
-            description="Sequence models trained short that work long: delayed attention training.",
-            args=arguments,
-        )
+        parse(arguments)()
     except InterruptedRun as stop:
         print(f"latebloom: {stop}", file=sys.stderr)
         sys.exit(130)

@@ -10,7 +10,9 @@ from typing import Any
 from latebloom.delay.controller import check_trigger
 from latebloom.delay.triggers import WhenBeyond
 from latebloom.errors import ConfigError, require, unknown
+from latebloom.evaluation.result import CLAIM
 from latebloom.evaluation.settings import Evaluating
+from latebloom.fields import check_fields
 from latebloom.models.settings import Model
 from latebloom.tasks import Composite, Task
 from latebloom.training.settings import Delay, Training
@@ -35,13 +37,14 @@ class RunConfig:
     """Decides the first weights and the data."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(0 <= self.seed < 1 << 63, "seed", self.seed, "from 0 to 2^63 - 1")
         self.task.check_length(self.training.length, "training.length")
         for length in self.test_lengths:
             self.task.check_length(length, "evaluation.multiples")
         positions, context = self.model.attention.positions, self.model.attention.context
         if "a" in self.model.layout and positions == "learned":
-            longest = max(self.task.token_count(length) for length in (self.training.length, *self.test_lengths))
+            longest = max(self.task.token_count(length) for length in (*self.watched_lengths, *self.test_lengths))
             require(
                 context >= longest,
                 "model.attention.context",
@@ -68,6 +71,12 @@ class RunConfig:
             check_trigger(delay.until, self.training.steps)
         except ConfigError as error:
             raise ConfigError(f"delay.{error}") from None
+        switch, steps = delay.until.latest_step(self.training.steps), self.training.steps
+        if switch + delay.ramp_steps > steps:
+            raise ConfigError(
+                f"delay.ramp_steps: {delay.ramp_steps} after a switch at step {switch} is not done by the last step "
+                f"{steps}; it must be {steps - switch} or less"
+            )
         if isinstance(delay.until, WhenBeyond):
             if self.task.state_answer is None:
                 raise ConfigError(f"delay.until: when_beyond watches state tracking, and {self.task.name} has none")
@@ -76,6 +85,15 @@ class RunConfig:
     @property
     def test_lengths(self) -> list[int]:
         return self.evaluation.lengths(self.training.length, max(2, self.task.shortest))
+
+    @property
+    def watched_lengths(self) -> list[int]:
+        """The lengths at which held-out accuracy is measured while training goes on."""
+        length, longest = self.training.length, self.task.longest
+        wanted = [length, CLAIM * length]
+        if self.delay is not None and isinstance(self.delay.until, WhenBeyond):
+            wanted.append(round(self.delay.until.multiple * length))
+        return [n for n in dict.fromkeys(wanted) if longest is None or n <= longest]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, with every field spelt out."""
@@ -114,11 +132,15 @@ def load_config(path: str | Path) -> RunConfig:
 def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     """The configuration with `field=value` changes, such as training.steps=100 or delay=null."""
     data: Any = json.loads(json.dumps(config.to_json()))
+    changes = []
     for override in overrides:
         name, equals, text = override.partition("=")
         if not equals or not name:
             raise ConfigError(f"{override!r} is not a change; write field=value, such as training.steps=100")
-        _put(data, name.split("."), _value(text), name)
+        changes.append((name, _value(text)))
+    # Another task or trigger first, whatever the order: its fields replace those of the old one.
+    for name, value in sorted(changes, key=lambda change: not change[0].endswith(".name")):
+        _put(data, name.split("."), value, name)
     return read_settings(RunConfig, data)
 
 
@@ -141,4 +163,6 @@ def _put(data: dict[str, Any], keys: list[str], value: Any, name: str) -> None:
         data = inner
     if keys[-1] == "name" and data.get("name") != value:
         data.clear()  # another kind of task or trigger: the fields of the old one do not apply
+    if isinstance(data.get(keys[-1]), list) and isinstance(value, str):
+        value = value.split(",")  # a row of names without brackets and quotes
     data[keys[-1]] = value

@@ -17,7 +17,7 @@ def read_settings(kind: type[S], data: Any, path: str = "") -> S:
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
     for part in _kinds_below(kind):
-        part.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+        part.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     try:
         return TypeAdapter(kind).validate_json(json.dumps(data))
     except ValidationError as error:
@@ -41,7 +41,7 @@ def _kinds_below(kind: Any) -> Iterator[type]:
 
 def _sentence(kind: type, data: Any, path: str, detail: Any) -> str:
     """One pydantic error as `field: value is not possible; what is`."""
-    names, owner, here = _place(kind, data, detail["loc"])
+    names, owner, here_kind, here = _place(kind, data, detail["loc"])
     field = ".".join(filter(None, [path, *names]))
     message, value = detail["msg"], json.dumps(here, default=str)
     match detail["type"]:
@@ -60,13 +60,13 @@ def _sentence(kind: type, data: Any, path: str, detail: Any) -> str:
             name = here.get("name") if isinstance(here, dict) else here
             return f"{field}.name: {json.dumps(name)} is not known; choices: {detail['ctx']['expected_tags']}"
         case "union_tag_not_found":
-            return f"{field}.name: this field is needed; it says which kind is meant"
+            return f"{field}.name: this field is needed; choices: {', '.join(here_kind.choices)}"
         case _:
             return f"{field or 'config'}: {value} is not possible; {message[0].lower()}{message[1:]}"
 
 
-def _place(kind: Any, data: Any, location: tuple[Any, ...]) -> tuple[list[str], Any, Any]:
-    """Where an error stands: the names a user would write, the settings that hold the field, and the value there.
+def _place(kind: Any, data: Any, location: tuple[Any, ...]) -> tuple[list[str], Any, Any, Any]:
+    """Where an error stands: the names a user would write, the settings that hold the field, its kind and its value.
 
     pydantic puts the name of a chosen member into the location too; a user never wrote that as a field.
     """
@@ -87,4 +87,4 @@ def _place(kind: Any, data: Any, location: tuple[Any, ...]) -> tuple[list[str], 
             here = here[part]
         else:
             here = None
-    return names, owner, here
+    return names, owner, kind, here

@@ -89,6 +89,12 @@ def test_reach_and_cliff_by_their_definitions(table, reach, cliff):
     assert (result.reach, result.cliff) == (reach, cliff)
 
 
+def test_no_cliff_is_not_the_same_as_not_looked():
+    assert counts({25: 1.0, 50: 1.0}).cliff_tested
+    assert not counts({50: 1.0, 100: 0.1}).cliff_tested
+    assert not counts({25: 1.0, 75: 0.1}).cliff_tested
+
+
 @given(st.dictionaries(st.integers(2, 400), st.floats(0, 1), min_size=1))
 def test_reach_is_a_tested_length_and_everything_up_to_it_holds(table):
     result = counts(dict(sorted(table.items())))

@@ -101,7 +101,8 @@ def test_the_terminal_chart_shows_both_lines_and_the_lengths(capsys):
         (FALLS, HOLDS, "Delayed attention made the difference."),
         (HOLDS, HOLDS, "joint training did as well"),
         (FALLS, evaluation({25: 1.0, 75: 0.6}), "helped, but did not hold 90%: this is not the result hoped for"),
-        (FALLS, FALLS, "did not help here: this is not the result hoped for"),
+        (FALLS, FALLS, "did not help here, nor did it hold 90%: this is not the result hoped for"),
+        (evaluation({25: 0.3, 75: 0.1}), HOLDS, "did not even learn the training length"),
         (evaluation({25: 1.0, 75: 0.7}), HOLDS, "holds, and joint training falls short"),
     ],
 )
@@ -115,10 +116,14 @@ def test_the_sentence_says_what_the_numbers_say(joint, dat, words):
 @pytest.mark.parametrize(
     ("seen", "words"),
     [
-        (FALLS, "holds 90% up to 1x its training length of 25, then falls off a cliff: 45% at 50."),
-        (HOLDS, "holds 90% up to 3x its training length of 25 and is at 85% at 200."),
-        (evaluation({25: 0.95}), "holds 90% up to 1x its training length of 25, the longest tested."),
-        (evaluation({25: 0.2}), "does not hold 90% at any tested length."),
+        (FALLS, "holds 90% up to 25 (1x its training length of 25). It falls off a cliff: 45% at 50."),
+        (HOLDS, "holds 90% up to 75 (3x its training length of 25) and is at 85% at 200."),
+        (evaluation({25: 0.95}), "holds 90% up to 25 (1x its training length of 25), the longest tested."),
+        (evaluation({25: 0.2}), "does not hold 90% at the shortest tested length (20% at 25)."),
+        (
+            evaluation({10: 0.5, 25: 1.0, 50: 0.2}),
+            "does not hold 90% at the shortest tested length (50% at 10). It falls off a cliff: 20% at 50.",
+        ),
     ],
 )
 def test_a_run_in_a_sentence(seen, words):

@@ -162,6 +162,14 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
         load_checkpoint(path, "xyz")
 
 
+def test_steps_are_compared_as_numbers(tmp_path):
+    for step in (99_999_999, 100_000_000):
+        save_checkpoint(tmp_path, TENSORS, {"step": step}, "abc")
+    newest = latest_checkpoint(tmp_path)
+    assert newest is not None
+    assert newest.name == "step-100000000"
+
+
 def test_a_json_file_is_replaced_in_one_move(tmp_path, monkeypatch):
     file = tmp_path / "a.json"
     write_json(file, {"old": 1})
@@ -169,3 +177,4 @@ def test_a_json_file_is_replaced_in_one_move(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="full"):
         write_json(file, {"new": 2})
     assert json.loads(file.read_text()) == {"old": 1}
+    assert os.listdir(tmp_path) == ["a.json"]

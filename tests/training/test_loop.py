@@ -134,11 +134,10 @@ def test_a_run_in_a_thread_works_without_signals(tiny):
     assert results[0].switch_step == 12
 
 
-def explosive(tiny, switch_too=False):
-    """Rates of 1e30 overflow float32 within a few steps."""
+def explosive(tiny, **changes):
+    """A rate of 1e30 after the switch overflows float32 within two steps."""
     wild = Phase(learning_rate=1e30, warmup=0, schedule="constant", batch_size=8)
-    changes = {"full": wild} | ({} if switch_too else {"delayed": tiny.training.delayed})
-    return replace(tiny, training=replace(tiny.training, clip=1e30, **changes))
+    return replace(tiny, training=replace(tiny.training, clip=1e30, full=wild, **changes))
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_names_step_phase_and_checkpoint(tiny, tmp_path):
@@ -149,6 +148,54 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_step_phase_and_checkpo
     assert f"the last good checkpoint is {tmp_path / 'checkpoints' / 'step-00000010'}" in message
     assert all(json.loads(line)["step"] <= 12 for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert not (tmp_path / "result.json").exists()
+
+
+def test_weights_that_overflow_in_the_last_update_are_not_passed_off_as_a_result(tiny, tmp_path):
+    """The loss of the last step is still a number; what the step made of the weights is not."""
+    huge = Phase(learning_rate=3e38, warmup=0, schedule="constant", batch_size=8)
+    training = replace(tiny.training, steps=13, clip=1e30, full=huge, weight_decay=10.0)
+    with pytest.raises(NonFiniteLossError, match="at step 13"):
+        run(replace(tiny, training=training), tmp_path)
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_what_is_tested_is_what_is_saved_with_a_ramp_that_has_just_ended(tiny, tmp_path):
+    delay = replace(tiny.delay, hold="ramp", ramp_steps=12)
+    trained = run(replace(tiny, delay=delay), tmp_path)
+    assert trained.evaluate() == trained.evaluation
+    assert TrainedRun.load(tmp_path).evaluate() == trained.evaluation
+
+
+@pytest.mark.parametrize("change", ["step", "missing", "delay", "weights"])
+def test_a_checkpoint_that_is_not_this_runs_is_refused_in_one_sentence(tiny, tmp_path, change):
+    """Written as ours, digests and all, but with other contents."""
+    from latebloom.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+
+    def stop(progress):
+        if progress.step >= 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(InterruptedRun):
+        run(tiny, tmp_path, observe=stop)
+    newest = latest_checkpoint(tmp_path / "checkpoints")
+    assert newest is not None
+    tensors, state = load_checkpoint(newest, tiny.hash)
+    if change == "step":  # a hand on state.json alone
+        content = json.loads((newest / "state.json").read_text())
+        content["state"]["trainer"]["step"] += 1
+        (newest / "state.json").write_text(json.dumps(content))
+    else:
+        if change == "missing":
+            del state["trainer"]
+        elif change == "delay":
+            state["trainer"]["delay"] = None
+        else:
+            tensors["model"].pop("logits.weight")
+        save_checkpoint(tmp_path / "checkpoints", tensors, state, tiny.hash)
+    with pytest.raises(CheckpointError) as caught:
+        run(tiny, tmp_path)
+    assert "\n" not in str(caught.value)
+    assert newest.name in str(caught.value)
 
 
 def test_when_beyond_is_measured_on_held_out_sequences_and_recorded(tiny, tmp_path):

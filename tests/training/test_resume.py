@@ -16,10 +16,15 @@ from safetensors.torch import load_file
 from latebloom import RunConfig, run, when_beyond
 
 SCRIPT = """
-import sys, torch
+import sys, time, torch
 torch.set_num_threads(1)
 from latebloom import load_config, run
-run(load_config(sys.argv[1]), sys.argv[2], device="cpu", observe=lambda seen: print(seen.step, seen.phase, flush=True))
+
+def tell(seen):
+    print(seen.step, seen.phase, flush=True)
+    time.sleep(0.05)  # long enough to be killed right here
+
+run(load_config(sys.argv[1]), sys.argv[2], device="cpu", observe=tell)
 """
 
 
@@ -108,7 +113,7 @@ def test_killed_again_and_again_at_random_moments(undisturbed, tmp_path):
         process = start(config, folder)
         assert process.stdout is not None
         process.stdout.readline()  # it has begun
-        time.sleep(chance.uniform(0, 0.15))
+        time.sleep(chance.uniform(0, 0.8))
         kills += killed(process)
         if (folder / "result.json").exists():
             break
@@ -122,7 +127,7 @@ def test_the_same_for_the_other_holds_and_a_trigger_with_a_memory(longer, tmp_pa
     delay = replace(
         longer.delay,
         hold=hold,
-        ramp_steps=11 if hold == "ramp" else 0,
+        ramp_steps=9 if hold == "ramp" else 0,
         until=when_beyond(0.0001, latest=30, checks=3, every=4),
     )
     longer = replace(longer, delay=delay)

@@ -34,12 +34,10 @@ def test_each_phase_has_its_own_peak_warm_up_batch_size_and_factors(tiny):
     training = replace(tiny.training, recurrence_factor=0.25, attention_factor=2.0)
     trainer = Trainer(replace(tiny, training=training), torch.device("cpu"))
     rates, sizes = [], []
-    original = trainer.stream.task.batch
     for _ in range(24):
         sizes.append(trainer.phase.batch_size)
         trainer.advance()
         rates.append(rates_of(trainer))
-    assert original is not None
     assert sizes == [8] * 12 + [16] * 12
     before, after = rates[:12], rates[12:]
     assert [rate["rest"] for rate in before[:4]] == pytest.approx([5e-3 * k / 4 for k in (1, 2, 3, 4)])

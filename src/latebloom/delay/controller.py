@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from latebloom.delay.find import find_attention
-from latebloom.delay.triggers import Moment, Trigger
+from latebloom.delay.triggers import Moment, Trigger, WhenBeyond
 from latebloom.errors import ConfigError, require, unknown
 
 Hold = Literal["bypass", "freeze", "ramp"]
@@ -49,6 +49,9 @@ class DelayedAttention:
             require(ramp_steps >= 1, "ramp_steps", ramp_steps, "1 or more with hold ramp")
         if steps is not None:
             check_trigger(until, steps)
+        until.latest_step(steps)  # raises if the trigger needs to know the steps
+        if isinstance(until, WhenBeyond) and measure is None:
+            raise ConfigError("until: when_beyond takes a `measure`, a function from a multiple to an accuracy")
         if model in _delayed_models:
             raise ConfigError(f"delay: this {type(model).__name__} has a delay already; call its remove() first")
         self.sites = find_attention(model)
@@ -68,10 +71,6 @@ class DelayedAttention:
     def holding(self) -> bool:
         """True until the switch."""
         return self.switch_step is None
-
-    @property
-    def phase(self) -> Literal["delayed", "full"]:
-        return "delayed" if self.holding else "full"
 
     @property
     def gate(self) -> float:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from latebloom.choice import Chosen
 from latebloom.errors import ConfigError, require
+from latebloom.fields import check_fields
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class AtStep(Trigger):
     """Optimizer steps without attention."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.step >= 1, "step", self.step, "1 or more")
 
     def decide(self, moment: Moment, memory: dict[str, Any]) -> str | None:
@@ -60,6 +62,7 @@ class AtFraction(Trigger):
     """The share of the steps without attention, between 0 and 1."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(0 < self.fraction < 1, "fraction", self.fraction, "between 0 and 1")
 
     def decide(self, moment: Moment, memory: dict[str, Any]) -> str | None:
@@ -90,6 +93,7 @@ class WhenBeyond(Trigger):
     """Steps between checks."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.latest >= 1, "latest", self.latest, "1 or more")
         require(0 < self.threshold <= 1, "threshold", self.threshold, "above 0 and at most 1")
         require(self.multiple > 0, "multiple", self.multiple, "above 0")
@@ -98,8 +102,7 @@ class WhenBeyond(Trigger):
 
     def decide(self, moment: Moment, memory: dict[str, Any]) -> str | None:
         if moment.step % self.every == 0:
-            if moment.measure is None:
-                raise ConfigError("until: when_beyond takes a `measure`, a function from a multiple to an accuracy")
+            assert moment.measure is not None, "the controller refuses when_beyond without a measure"
             seen = moment.measure(self.multiple)
             memory["in_a_row"] = memory.get("in_a_row", 0) + 1 if seen >= self.threshold else 0
             if memory["in_a_row"] >= self.checks:

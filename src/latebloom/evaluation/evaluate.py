@@ -18,11 +18,15 @@ def evaluate(
     training_length: int,
     sequences: int = 1024,
     seed: int = 0,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Evaluation:
-    """Accuracy by length on the test split. `progress` is told the share of tokens that is done."""
+    """Accuracy by length on the test split, on the model's own device unless another is given.
+
+    `progress` is told the share of tokens that is done.
+    """
     lengths = check_lengths(task, lengths, sequences)
+    device = device or next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     model = model.to(device)
     work = [task.token_count(length) * sequences for length in lengths]
     done, counts = 0, []

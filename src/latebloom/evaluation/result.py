@@ -8,17 +8,19 @@ from latebloom.errors import CheckpointError
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.interval import binomial_interval
 
+CLAIM = 3
+"""The multiple of the training length at which the paper claims 90%."""
 HOLDS_AT = 0.9
 """The accuracy that counts as holding, for reach and cliff."""
 
 
-def reach(counts: Sequence[Count], training_length: int) -> float:
-    """The longest tested length, in training lengths, up to which every tested length holds; 0 if none does."""
-    held = 0.0
+def held_length(counts: Sequence[Count]) -> int:
+    """The longest tested length up to which every tested length holds; 0 if the shortest does not."""
+    held = 0
     for count in sorted(counts, key=lambda count: count.length):
         if count.accuracy < HOLDS_AT:
             break
-        held = count.length / training_length
+        held = count.length
     return held
 
 
@@ -52,11 +54,18 @@ class Evaluation:
 
     @property
     def reach(self) -> float:
-        return reach(self.counts, self.training_length)
+        """The longest length up to which every tested one holds, in training lengths."""
+        return held_length(self.counts) / self.training_length
 
     @property
     def cliff(self) -> int | None:
         return cliff(self.counts, self.training_length)
+
+    @property
+    def cliff_tested(self) -> bool:
+        """Whether the lengths say anything about a cliff: the training length and one up to twice it."""
+        start = self.training_length
+        return start in self.lengths and any(start < length <= 2 * start for length in self.lengths)
 
     def accuracy(self, length: int, answer: str | None = None) -> float:
         """The accuracy at a tested length, of one named answer or of all together."""
@@ -71,6 +80,7 @@ class Evaluation:
             "training_length": self.training_length,
             "reach": self.reach,
             "cliff": self.cliff,
+            "cliff_tested": self.cliff_tested,
             "chance": self.chance_all,
             "chance_of": self.chance,
             "lengths": [

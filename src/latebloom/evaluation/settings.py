@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from latebloom.errors import require
+from latebloom.fields import check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +16,7 @@ class Evaluating:
     """How many sequences a length."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(len(self.multiples) >= 1, "multiples", self.multiples, "at least one number")
         require(all(m > 0 for m in self.multiples), "multiples", self.multiples, "numbers above 0")
         require(self.sequences >= 1, "sequences", self.sequences, "1 or more")

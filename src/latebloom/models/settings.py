@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from latebloom.errors import ConfigError, require, unknown
+from latebloom.fields import check_fields
 from latebloom.models.recurrent import RECURRENCES
 
 PARTS = {"r": "recurrence", "a": "attention", "m": "MLP"}
@@ -25,6 +26,7 @@ class Attention:
     """Start the output projection at zero, so that letting attention in changes nothing at first."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.heads >= 1, "heads", self.heads, "1 or more")
         require(self.context >= 1, "context", self.context, "1 or more")
 
@@ -45,6 +47,7 @@ class Model:
     """The attention that stands at a."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.width >= 1, "width", self.width, "1 or more")
         require(self.blocks >= 1, "blocks", self.blocks, "1 or more")
         if not self.layout or any(letter not in PARTS for letter in self.layout):

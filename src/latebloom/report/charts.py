@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from latebloom.errors import ConfigError, unknown
-from latebloom.evaluation.result import Evaluation
+from latebloom.evaluation.result import CLAIM, Evaluation
 
 if TYPE_CHECKING:
     import altair
 
 FORMATS: tuple[Literal["png", "svg", "pdf", "html"], ...] = ("png", "svg", "pdf", "html")
 COLORS = ("#d1495b", "#00798c", "#edae49", "#66a182", "#2e4057", "#8d6a9f")
-CLAIM = 3
-"""The multiple of the training length at which the paper claims 90%."""
 
 
 def plot(evaluations: Evaluation | Mapping[str, Evaluation], path: str | Path, *, title: str = "") -> Path:

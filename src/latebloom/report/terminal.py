@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from latebloom.evaluation.result import Evaluation
+from latebloom.evaluation.result import CLAIM, Evaluation
 
 MARKS = (("o", "red"), ("x", "cyan"), ("+", "yellow"), ("*", "green"), ("#", "magenta"))
 
@@ -24,7 +24,7 @@ def print_chart(console: Console, evaluations: Mapping[str, Evaluation]) -> None
         counts = evaluation.counts
         plt.plot([c.length for c in counts], [100 * c.accuracy for c in counts], marker=marker, color=color)
         legend.append(f"   {marker} ").append(name, style=color)
-    for multiple in (1, 3):
+    for multiple in (1, CLAIM):
         plt.vline(multiple * first.training_length, "gray")
     plt.hline(100 * first.chance_all, "gray")
     plt.xscale("log")
@@ -34,7 +34,7 @@ def print_chart(console: Console, evaluations: Mapping[str, Evaluation]) -> None
     console.print(legend)
     console.print(Text.from_ansi(plt.build()))
     console.print(
-        f"upright lines: the training length {first.training_length} and 3x; "
+        f"upright lines: the training length {first.training_length} and {CLAIM}x; "
         f"level line: guessing, {first.chance_all:.1%}",
         style="dim",
         highlight=False,

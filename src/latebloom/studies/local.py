@@ -5,7 +5,7 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
@@ -98,16 +98,17 @@ def _work(job: _Job, events: "Queue[tuple[str, Any]]") -> None:
 def _drain(
     events: "Queue[tuple[str, Any]]", observe: Callable[[str, Progress], None], failures: dict[str, str]
 ) -> None:
-    """Hand on what the workers said, waiting a moment for the first word."""
-    try:
-        while True:
-            name, word = events.get(timeout=0.1)
-            if isinstance(word, Progress):
-                observe(name, word)
-            else:
-                failures[name] = word
-    except Empty:
-        return
+    """Hand on what the workers have said by now, waiting a moment for the first word."""
+    words = []
+    with suppress(Empty):
+        words.append(events.get(timeout=0.1))
+        while len(words) < 1000:  # a bound, so that talkative workers do not keep the others waiting
+            words.append(events.get_nowait())
+    for name, word in words:
+        if isinstance(word, Progress):
+            observe(name, word)
+        else:
+            failures[name] = word
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from latebloom.errors import require
+from latebloom.fields import check_fields
 from latebloom.tasks.counter import words
 from latebloom.tasks.pieces import ORDER, Vocabulary, constant, draw_digits, draw_pairs, running
 from latebloom.tasks.task import Batch, Supervision, Task
@@ -41,6 +42,7 @@ class Composite(Task):
     """Ask for the running sum at every digit as well (aligned), or for the two answers alone (outcome)."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.modulus >= 2, "modulus", self.modulus, "2 or more")
         require(self.keys >= 2, "keys", self.keys, "2 or more")
         require(self.values >= 2, "values", self.values, "2 or more")

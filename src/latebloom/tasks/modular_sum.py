@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from latebloom.errors import require
+from latebloom.fields import check_fields
 from latebloom.tasks.pieces import Vocabulary, constant, draw_digits, running
 from latebloom.tasks.task import Batch, Supervision, Task
 
@@ -31,6 +32,7 @@ class ModularSum(Task):
     """Ask for the running sum at every digit as well (aligned), or for the answer alone (outcome)."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.modulus >= 2, "modulus", self.modulus, "2 or more")
 
     @cached_property

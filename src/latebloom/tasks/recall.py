@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from latebloom.errors import require
+from latebloom.fields import check_fields
 from latebloom.tasks.pieces import Vocabulary, constant, draw_pairs
 from latebloom.tasks.task import Batch, Task
 
@@ -29,6 +30,7 @@ class Recall(Task):
     """How many values there are; keys may share one."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.keys >= 2, "keys", self.keys, "2 or more")
         require(self.values >= 2, "values", self.values, "2 or more")
 

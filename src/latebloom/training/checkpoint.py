@@ -24,8 +24,12 @@ _TEMPORARY = ".writing-"
 def write_file(path: Path, content: bytes) -> None:
     """Replace a file by its new content in one move: a reader sees the old or the new, never a part."""
     temporary = path.with_name(f"{_TEMPORARY}{path.name}")
-    _write_flushed(temporary, content)
-    os.replace(temporary, path)
+    try:
+        _write_flushed(temporary, content)
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     _flush_folder(path.parent)
 
 
@@ -46,11 +50,11 @@ def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Tensor]], state: 
         content = save({key: value.detach().cpu().contiguous() for key, value in group.items()})
         digests[name] = hashlib.sha256(content).hexdigest()
         _write_flushed(temporary / f"{name}.safetensors", content)
-    header = {"format": FORMAT, "run": run, "digests": digests, "state": state}
+    header = {"format": FORMAT, "run": run, "digests": digests, "state": state, "state_digest": _digest(state)}
     _write_flushed(temporary / "state.json", json.dumps(header).encode())
     _flush_folder(temporary)
-    if target.exists():  # left by a run that was killed after its rename and went on from an older one
-        shutil.rmtree(target)
+    if target.exists():
+        _remove(target)
     os.rename(temporary, target)
     _flush_folder(folder)
     return target
@@ -58,6 +62,7 @@ def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Tensor]], state: 
 
 def load_checkpoint(path: Path, run: str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     """Tensors and state of a checkpoint; refuses one that is damaged or belongs to another run."""
+    from safetensors import SafetensorError
     from safetensors.torch import load
 
     try:
@@ -69,6 +74,8 @@ def load_checkpoint(path: Path, run: str) -> tuple[dict[str, dict[str, Tensor]],
                 f"checkpoint {path} belongs to another configuration ({header['run']}, not {run}); "
                 "choose another folder with --out"
             )
+        if header["state_digest"] != _digest(header["state"]):
+            raise CheckpointError(f"checkpoint {path} is damaged: state.json is not what was written")
         tensors = {}
         for name, digest in header["digests"].items():
             content = (path / f"{name}.safetensors").read_bytes()
@@ -76,7 +83,7 @@ def load_checkpoint(path: Path, run: str) -> tuple[dict[str, dict[str, Tensor]],
                 raise CheckpointError(f"checkpoint {path} is damaged: {name}.safetensors is not what was written")
             tensors[name] = load(content)
         return tensors, header["state"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise CheckpointError(
             f"checkpoint {path} is damaged or not one of ours ({type(error).__name__}: {error}); "
             "remove it to go on from the one before"
@@ -85,20 +92,33 @@ def load_checkpoint(path: Path, run: str) -> tuple[dict[str, dict[str, Tensor]],
 
 def latest_checkpoint(folder: Path) -> Path | None:
     """The newest complete checkpoint."""
-    return max(_complete(folder), default=None)
+    return max(_complete(folder), key=_step, default=None)
 
 
 def keep_newest(folder: Path, count: int = 2) -> None:
     """Remove what was left half-written, and all complete checkpoints but the newest."""
-    for path in [*folder.glob(f"{_TEMPORARY}*"), *sorted(_complete(folder))[:-count]]:
-        # A name that is not `step-...` first, so that being killed here leaves no half of a checkpoint.
-        doomed = path.with_name(f"{_TEMPORARY}gone-{path.name}")
-        os.rename(path, doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+    for path in [*folder.glob(f"{_TEMPORARY}*"), *sorted(_complete(folder), key=_step)[:-count]]:
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """A name that is not `step-...` first, so that being killed here leaves no half of a checkpoint."""
+    doomed = path.with_name(f"{_TEMPORARY}gone-{path.name}")
+    shutil.rmtree(doomed, ignore_errors=True)
+    os.rename(path, doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def _complete(folder: Path) -> Iterable[Path]:
-    return [path for path in folder.glob("step-*") if path.is_dir()]
+    return [path for path in folder.glob("step-*") if path.is_dir() and path.name[5:].isdecimal()]
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def _digest(state: Any) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def _write_flushed(path: Path, content: bytes) -> None:

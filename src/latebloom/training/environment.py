@@ -42,7 +42,7 @@ def choose_device(name: str | None) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise unknown("device", name, available) from None
-    if device.type not in available:
+    if device.type not in available or (device.index or 0) >= max(1, torch.cuda.device_count()):
         raise ConfigError(f"device: {name!r} is not available here; choices: {', '.join(available)}")
     return device
 

@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
@@ -53,6 +54,8 @@ class RunFolder:
     @contextmanager
     def opened(self, config: RunConfig, device: str) -> Iterator[None]:
         """Make the folder this run's, and this process's alone, while the context lasts."""
+        if find_spec("safetensors") is None:
+            raise ConfigError("out: keeping a run takes the package safetensors, which is not installed")
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held until the context ends)

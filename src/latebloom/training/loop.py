@@ -14,7 +14,7 @@ import torch
 from latebloom.config import RunConfig
 from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError
 from latebloom.evaluation.evaluate import evaluate
-from latebloom.evaluation.result import Evaluation
+from latebloom.evaluation.result import CLAIM, Evaluation
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.training.checkpoint import (
     keep_newest,
@@ -26,9 +26,6 @@ from latebloom.training.checkpoint import (
 from latebloom.training.environment import choose_device
 from latebloom.training.folder import MetricsFile, RunFolder
 from latebloom.training.trainer import Trainer
-
-BEYOND = 3
-"""Held-out accuracy is watched at the training length and at this multiple of it: the paper's claim."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +137,15 @@ class _Run:
         written = 0
         if self.last_checkpoint is not None:
             tensors, state = load_checkpoint(self.last_checkpoint, self.config.hash)
-            self.trainer.load(tensors, state["trainer"])
-            self.seconds_before, written = state["seconds"], state["metrics_bytes"]
-            self.last_seen = state["last_seen"]
+            try:
+                self.trainer.load(tensors, state["trainer"])
+                self.seconds_before, written = state["seconds"], state["metrics_bytes"]
+                self.last_seen = state["last_seen"]
+            except (KeyError, TypeError, ValueError, RuntimeError) as error:
+                raise CheckpointError(
+                    f"checkpoint {self.last_checkpoint} is not one of this run's ({type(error).__name__}); "
+                    "remove it to go on from the one before"
+                ) from error
         self.metrics = MetricsFile(folder.metrics_file, written)
 
     @property
@@ -168,6 +171,8 @@ class _Run:
                 if stopping and not is_last:
                     raise self._interrupted()
             seconds = self.seconds
+            if trainer.delay is not None:
+                trainer.delay.remove()  # what is tested is what is saved
             return self._conclude(self._test(), seconds)
         finally:
             if self.metrics is not None:
@@ -185,16 +190,14 @@ class _Run:
     def _check(self) -> None:
         length = self.config.training.length
         line: dict[str, Any] = {"step": self.trainer.step, "check": {}}
-        for tested in (length, BEYOND * length):
-            longest = self.config.task.longest
-            if longest is not None and tested > longest:
-                continue
+        for tested in self.config.watched_lengths:
             count = self.trainer.check(tested)
             named = {name: count.accuracy_of(name) for name in count.answers}
             line["check"][str(tested)] = {"accuracy": count.accuracy} | named
             asked = [right for name, right in named.items() if name not in self._withheld]
             seen = min(asked) if self._withheld else count.accuracy
-            self.last_seen["accuracy" if tested == length else "accuracy_beyond"] = seen
+            if tested in (length, CLAIM * length):
+                self.last_seen["accuracy" if tested == length else "accuracy_beyond"] = seen
         self._write(line)
         self._tell(self.trainer.phase_name)
 
@@ -209,12 +212,13 @@ class _Run:
             return
         delay = self.trainer.delay
         phase = "delayed" if delay is not None and (delay.switch_step or bad) >= bad else "full"
+        # A checkpoint is kept only if its loss, gradient and weights are numbers, so the last one is good.
         good = (
             f"the last good checkpoint is {self.last_checkpoint}" if self.last_checkpoint else "no checkpoint was kept"
         )
         raise NonFiniteLossError(
-            f"the loss was no longer a number at step {bad} (phase {phase}, learning rate peak "
-            f"{getattr(self.config.training, phase).learning_rate:g}); {good}"
+            f"the loss, the gradient or the weights were no longer numbers at step {bad} (phase {phase}, "
+            f"learning rate peak {getattr(self.config.training, phase).learning_rate:g}); {good}"
         )
 
     def _save(self) -> None:
@@ -269,8 +273,6 @@ class _Run:
             "reach": evaluation.reach,
             "cliff": evaluation.cliff,
         }
-        if delay is not None:
-            delay.remove()
         if self.folder is not None:
             model.save_pretrained(self.folder.model)
             write_json(self.folder.evaluation_file, evaluation.to_json())

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from latebloom.delay.controller import HOLDS, Hold
+from latebloom.delay.controller import Hold
 from latebloom.delay.triggers import Trigger
-from latebloom.errors import require, unknown
+from latebloom.errors import require
+from latebloom.fields import check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,7 @@ class Phase:
     """Sequences a step."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "above 0")
         require(self.warmup >= 0, "warmup", self.warmup, "0 or more")
         require(self.batch_size >= 1, "batch_size", self.batch_size, "1 or more")
@@ -41,10 +43,9 @@ class Delay:
     """Answers that are not asked until the switch; the paper's form asks all from the start."""
 
     def __post_init__(self) -> None:
-        withheld = (self.withhold,) if isinstance(self.withhold, str) else tuple(self.withhold)
-        object.__setattr__(self, "withhold", withheld)  # a list or a single name is as good
-        if self.hold not in HOLDS:
-            raise unknown("hold", self.hold, HOLDS)
+        if isinstance(self.withhold, str):  # a single name is as good as a row of one
+            object.__setattr__(self, "withhold", (self.withhold,))
+        check_fields(self)
         if self.hold == "ramp":
             require(self.ramp_steps >= 1, "ramp_steps", self.ramp_steps, "1 or more with hold ramp")
         else:
@@ -83,6 +84,7 @@ class Training:
     """Steps between checkpoints."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.length >= 2, "length", self.length, "2 or more: a training length of 1 has nothing to track")
         for name in ("steps", "log_every", "check_every", "checkpoint_every"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")

@@ -1,6 +1,5 @@
 """One run in progress: everything that a step changes, and everything a resumed run needs."""
 
-import random
 from typing import Any
 
 import torch
@@ -105,7 +104,7 @@ class Trainer:
         for name, value in named.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value.clone()
         self._summed += 1
-        is_first = ~torch.isfinite(loss) & (self._first_bad_step < 0)
+        is_first = ~(torch.isfinite(loss) & torch.isfinite(norm)) & (self._first_bad_step < 0)
         self._first_bad_step = torch.where(is_first, self.step, self._first_bad_step)
 
     def read_means(self) -> dict[str, float]:
@@ -116,9 +115,12 @@ class Trainer:
         return means
 
     def first_bad_step(self) -> int | None:
-        """The step (1, 2, ...) whose loss was the first that is no number; waits for the device."""
+        """The first step (1, 2, ...) whose loss, gradient or new weights are no numbers; waits for the device."""
         step = int(self._first_bad_step)
-        return None if step < 0 else step + 1
+        if step >= 0:
+            return step + 1
+        finite = torch.stack([torch.isfinite(parameter).all() for parameter in self.model.parameters()])
+        return None if bool(finite.all()) else self.step
 
     def check(self, length: int) -> Count:
         """Held-out accuracy now."""
@@ -149,18 +151,13 @@ class Trainer:
         randoms = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             randoms["cuda"] = torch.cuda.get_rng_state(self.device)
-        sums = {f"sum/{name}": total for name, total in self._sums.items()}
-        return {"model": dict(self.model.state_dict()), "optimizer": optimizer, "random": randoms | sums}
+        weights = dict(self.model.state_dict())
+        return {"model": weights, "optimizer": optimizer, "random": randoms, "sums": dict(self._sums)}
 
     def state(self) -> dict[str, Any]:
         """Everything else, as plain data."""
-        version, numbers, spare = random.getstate()
-        return {
-            "step": self.step,
-            "delay": None if self.delay is None else self.delay.state_dict(),
-            "summed": self._summed,
-            "python_random": [version, list(numbers), spare],
-        }
+        delay = None if self.delay is None else self.delay.state_dict()
+        return {"step": self.step, "delay": delay, "summed": self._summed}
 
     def load(self, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
         """Take up where `tensors` and `state` were written."""
@@ -173,14 +170,8 @@ class Trainer:
         self.step, self._summed = state["step"], state["summed"]
         if self.delay is not None:
             self.delay.load_state_dict(state["delay"])
+        self._sums = {name: value.to(self.device) for name, value in tensors["sums"].items()}
         randoms = tensors["random"]
-        self._sums = {
-            name.removeprefix("sum/"): value.to(self.device)
-            for name, value in randoms.items()
-            if name.startswith("sum/")
-        }
         torch.set_rng_state(randoms["cpu"])
         if self.device.type == "cuda" and "cuda" in randoms:
             torch.cuda.set_rng_state(randoms["cuda"], self.device)
-        version, numbers, spare = state["python_random"]
-        random.setstate((version, tuple(numbers), spare))

@@ -1,0 +1,61 @@
+"""What a field of settings may hold, checked when settings are made in Python.
+
+JSON is checked by pydantic (validation.py); this is the same for `Composite(order="pairs_first")`, with the standard
+library alone. Subclasses of dataclasses here call `check_fields(self)` first in `__post_init__`.
+"""
+
+from dataclasses import fields
+from functools import cache
+from math import isfinite
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from latebloom.errors import ConfigError, unknown
+
+
+def check_fields(settings: Any) -> None:
+    """Raise if a field does not hold what its annotation says; a list where a tuple belongs becomes one."""
+    for name, annotation in _annotations(type(settings)).items():
+        value = getattr(settings, name)
+        if isinstance(value, list) and get_origin(annotation) is tuple:
+            value = tuple(value)
+            object.__setattr__(settings, name, value)
+        if not _fits(value, annotation):
+            if get_origin(annotation) is Literal:
+                raise unknown(name, value, get_args(annotation))
+            raise ConfigError(f"{name}: {value!r} is not possible; it must be {_words(annotation)}")
+
+
+@cache
+def _annotations(kind: type) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return value in arguments
+    if origin in (Union, UnionType):
+        return any(_fits(value, argument) for argument in arguments)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        kinds = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
+        return len(value) == len(kinds) and all(map(_fits, value, kinds))
+    if annotation is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    if annotation is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, annotation)
+
+
+def _words(annotation: Any) -> str:
+    known = {int: "a whole number", float: "a finite number", bool: "True or False", str: "a text"}
+    if annotation in known:
+        return known[annotation]
+    if get_origin(annotation) in (Union, UnionType):
+        return " or ".join(_words(argument) for argument in get_args(annotation))
+    if annotation is type(None):
+        return "None"
+    return f"a {annotation.__name__}" if isinstance(annotation, type) else str(annotation)

@@ -1,0 +1,110 @@
+"""Holding back in loops as people write them: accumulation, mixed precision, several processes."""
+
+import socket
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import DistributedDataParallel
+
+from latebloom import DelayedAttention, SequenceModel, at_step, hybrid
+
+
+def build(seed=0) -> SequenceModel:
+    torch.manual_seed(seed)
+    return SequenceModel(hybrid(width=16, blocks=2), 20)
+
+
+def backward(model, tokens, scale=1.0) -> None:
+    (nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()) * scale).backward()
+
+
+def attention_of(model: nn.Module) -> list[torch.Tensor]:
+    return [p.detach().clone() for name, p in model.named_parameters() if ".1.norm" in name or "queries" in name]
+
+
+@pytest.mark.parametrize("hold", ["bypass", "freeze"])
+def test_gradient_accumulation(hold):
+    """Four backward passes a step are one step to the delay, and give what one pass over all of them gives."""
+    batches = torch.randint(20, (6, 4, 2, 9))
+    models = []
+    for pieces in (4, 1):
+        model = build().double()
+        delay = DelayedAttention(model, until=at_step(3), hold=hold)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.5)
+        delay.attach(optimizer)
+        before = attention_of(model)
+        for step, batch in enumerate(batches):
+            for piece in batch.flatten(0, 1).chunk(pieces):
+                backward(model, piece, 1 / pieces)
+            delay.before_step()
+            optimizer.step()
+            optimizer.zero_grad()
+            delay.after_step()
+            moved = any(not torch.equal(a, b) for a, b in zip(before, attention_of(model), strict=True))
+            assert moved == (step >= 3)
+        models.append(model)
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("hold", ["bypass", "freeze"])
+def test_mixed_precision(hold):
+    model = build()
+    delay = DelayedAttention(model, until=at_step(2), hold=hold)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.5)
+    delay.attach(optimizer)
+    scaler = torch.amp.GradScaler("cpu")
+    before = attention_of(model)
+    for step in range(4):
+        tokens = torch.randint(20, (4, 9))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        delay.before_step()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        delay.after_step()
+        moved = any(not torch.equal(a, b) for a, b in zip(before, attention_of(model), strict=True))
+        assert moved == (step >= 2)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def rank_work(rank: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    model = build()
+    delay = DelayedAttention(model, until=at_step(3))
+    wrapped = DistributedDataParallel(model, find_unused_parameters=True)  # attention has no gradient in the delay
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.5)
+    delay.attach(optimizer)
+    before = attention_of(model)
+    torch.manual_seed(100 + rank)  # other data on every rank
+    for step in range(6):
+        backward(wrapped, torch.randint(20, (4, 9)))
+        delay.before_step()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        delay.after_step()
+        moved = any(not torch.equal(a, b) for a, b in zip(before, attention_of(model), strict=True))
+        assert moved == (step >= 3)
+    torch.save(dict(model.state_dict()), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_processes_stay_the_same_across_the_switch(tmp_path):
+    spawn(rank_work, (free_port(), str(tmp_path)), nprocs=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
