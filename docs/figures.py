@@ -4,6 +4,7 @@ python docs/figures.py            write them
 python docs/figures.py --check    fail if the README says something else (a test does this)
 """
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from latebloom.report.charts import Point, length_chart, save_chart
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "demo-seeds.json"
 README = ROOT / "README.md"
+PICTURE = ROOT / "docs" / "images" / "demo-seeds.svg"
 BEGIN, END = "<!-- demo-seeds -->", "<!-- /demo-seeds -->"
 ARMS = {
     "joint": "joint training",
@@ -78,9 +80,13 @@ def picture(runs: list[dict[str, Any]]) -> None:
             points.append(Point(label, length, *mean_interval(accuracies(runs, arm, length)), f"{seeds} seeds"))
     task = recipe("demo-dat").task
     guessing = {"guessing all": task.chance_all, "guessing the sum only": task.chance["sum"]}
-    chart = length_chart(points, runs[0]["training_length"], guessing)
-    for form in ("svg", "png"):
-        save_chart(chart, ROOT / "docs" / "images" / f"demo-seeds.{form}")
+    save_chart(length_chart(points, runs[0]["training_length"], guessing), PICTURE)
+    PICTURE.write_text(PICTURE.read_text() + stamp())
+
+
+def stamp() -> str:
+    """A mark that ties the picture to the numbers that it was drawn from."""
+    return f"<!-- drawn from results {hashlib.sha256(RESULTS.read_bytes()).hexdigest()} -->\n"
 
 
 def with_table(text: str, runs: list[dict[str, Any]]) -> str:
@@ -94,7 +100,11 @@ def main() -> None:
     text = README.read_text()
     wanted = with_table(text, runs)
     if "--check" in sys.argv[1:]:
-        sys.exit(0 if wanted == text else "the README's table is not that of results/demo-seeds.json")
+        if wanted != text:
+            sys.exit("the README's table is not that of results/demo-seeds.json")
+        if not PICTURE.read_text().endswith(stamp()):
+            sys.exit("docs/images/demo-seeds.svg was not drawn from results/demo-seeds.json")
+        return
     README.write_text(wanted)
     picture(runs)
 

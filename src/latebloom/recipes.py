@@ -65,7 +65,8 @@ def demo_joint() -> RunConfig:
 
 
 # The paper's size: width 128, sums modulo 10, 64 values, and keys for sixteen times the training length. Minutes on
-# a GPU, hours on a CPU. What the paper does not say (see the README) is chosen as measurements suggest.
+# a GPU, hours on a CPU. What the paper does not say (see the README) is chosen after the demo; these recipes have not
+# been measured over seeds.
 
 
 def _paper(model: Model, delay: Delay | None = None, rate: float = 2e-3) -> RunConfig:
