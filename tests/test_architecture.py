@@ -16,10 +16,11 @@ MAY_IMPORT = {
     "delay": COMMON | {"delay"},
     "evaluation": COMMON | {"evaluation", "tasks"},
     "training": COMMON | {"training", "config", "tasks", "models", "delay", "evaluation"},
+    "probes": COMMON | {"probes", "delay"},
     "studies": COMMON | {"studies", "config", "recipes", "training", "tasks"},
     "report": COMMON | {"report", "evaluation"},
 }
-CORE = ("tasks", "models", "delay", "evaluation", "training")
+CORE = ("tasks", "models", "delay", "evaluation", "training", "probes")
 
 
 def imports(file: Path, top_level_only: bool = False) -> set[str]:

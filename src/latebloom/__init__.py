@@ -8,6 +8,7 @@ from latebloom.config import RunConfig, load_config
 from latebloom.delay import DelayedAttention, at_fraction, at_step, when_beyond
 from latebloom.evaluation import Evaluating, Evaluation, evaluate
 from latebloom.models import SequenceModel, hybrid, lstm, transformer
+from latebloom.probes.inspect import Inspection, inspect
 from latebloom.recipes import recipe
 from latebloom.report.charts import plot
 from latebloom.tasks import Composite, ModularSum, Recall, Task
@@ -22,6 +23,7 @@ __all__ = [
     "DelayedAttention",
     "Evaluating",
     "Evaluation",
+    "Inspection",
     "ModularSum",
     "Phase",
     "Recall",
@@ -34,6 +36,7 @@ __all__ = [
     "at_step",
     "evaluate",
     "hybrid",
+    "inspect",
     "load_config",
     "lstm",
     "plot",

@@ -153,6 +153,21 @@ def evaluate(
     say(console, f"Numbers: {json_file}")
 
 
+def inspect(path: Annotated[Positional[Path], arg(metavar="PATH")], /, *, horizon: bool = True) -> None:
+    """What a model is made of, what delayed attention would hold back, and how far its recurrence remembers.
+
+    Args:
+        path: A Transformers checkpoint folder or config.json, or a run's folder or saved model of this package.
+        horizon: Measure how far back a token is felt with attention left out.
+    """
+    from latebloom.inspect_view import print_inspection
+    from latebloom.integrations.load_model import load_model
+    from latebloom.probes.inspect import inspect as look_at
+
+    model, weights = load_model(path)
+    print_inspection(Console(), look_at(model, horizon=horizon), weights)
+
+
 def list_() -> None:
     """The tasks, models and recipes, with a line each."""
     from latebloom.delay.controller import HOLDS
@@ -189,7 +204,7 @@ def parse(arguments: list[str] | None) -> Callable[[], None]:
 
         return remember
 
-    commands = {"demo": demo, "train": train, "evaluate": evaluate, "list": list_}
+    commands = {"demo": demo, "train": train, "evaluate": evaluate, "inspect": inspect, "list": list_}
     complaints = StringIO()
     try:
         with redirect_stderr(complaints):

@@ -59,6 +59,11 @@ class RunConfig:
             raise ConfigError(
                 f"delay: a model of layout {self.model.layout!r} has no attention to hold back; set delay=null"
             )
+        if "r" not in self.model.layout:
+            raise ConfigError(
+                f"delay: a model of layout {self.model.layout!r} has nothing but attention to mix tokens, so there is "
+                "nothing to learn from while it is held back; set delay=null"
+            )
         for answer in delay.withhold:
             if answer not in self.task.answers:
                 raise unknown("delay.withhold", answer, self.task.answers)

@@ -21,7 +21,8 @@ def build(seed=0, **settings) -> SequenceModel:
 
 
 def delayed(model, hold: Any = "bypass", step=5, **more) -> DelayedAttention:
-    return DelayedAttention(model, until=at_step(step), hold=hold, ramp_steps=4 if hold == "ramp" else 0, **more)
+    ramp = 4 if hold == "ramp" else 0
+    return DelayedAttention(model, until=at_step(step), hold=hold, ramp_steps=ramp, automatic=False, **more)
 
 
 def optimizers(model) -> dict[str, torch.optim.Optimizer]:
@@ -92,8 +93,7 @@ def test_attention_does_not_move_a_bit_during_the_delay_and_moves_after_it(hold,
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer = optimizers(model)[kind]
-    delay = delayed(model, hold, step=5)
-    delay.attach(optimizer)
+    delay = delayed(model, hold, step=5, optimizer=optimizer)
     before = snapshot(delay.parameters())
     rest = model.logits.weight.detach().clone()
     for _ in range(5):
@@ -144,8 +144,7 @@ def test_at_the_switch_attentions_optimizer_state_starts_fresh():
         model(torch.randint(20, (4, 9))).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    delay = delayed(model, step=2)
-    delay.attach(optimizer)
+    delay = delayed(model, step=2, optimizer=optimizer)
     assert all(parameter in optimizer.state for parameter in delay.parameters().values())
     one_step(model, delay, optimizer)
     one_step(model, delay, optimizer)
@@ -170,7 +169,7 @@ def test_the_ramp_rises_to_one_and_then_leaves_no_trace():
     distances = [float((output - full).norm()) for output in outputs]
     assert distances == sorted(distances, reverse=True)
     assert torch.equal(outputs[-1], full)
-    assert all(site.gated.gate == 1.0 for site in delay.sites)
+    assert all(gate.module.gate == 1.0 for gate in delay.gates)
 
 
 # Dynamo itself reads .grad of the tensors that it traces.
@@ -229,7 +228,9 @@ def test_when_beyond_asks_the_measure_it_was_given():
     model = build()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     values = iter([0.5, 0.96, 0.97])
-    delay = DelayedAttention(model, until=when_beyond(0.95, latest=50, every=2), measure=lambda m: next(values))
+    delay = DelayedAttention(
+        model, until=when_beyond(0.95, latest=50, every=2), measure=lambda m: next(values), automatic=False
+    )
     for _ in range(6):
         assert delay.holding
         one_step(model, delay, optimizer)
@@ -242,17 +243,23 @@ def test_mistakes_are_one_clear_error_each():
     with pytest.raises(ConfigError, match="'skip' is not known; choices: bypass, freeze, ramp"):
         delayed(model, "skip")
     with pytest.raises(ConfigError, match=r"ramp_steps: 0 .* 1 or more with hold ramp"):
-        DelayedAttention(model, until=at_step(3), hold="ramp")
+        DelayedAttention(model, until=at_step(3), hold="ramp", automatic=False)
     with pytest.raises(ConfigError, match="the switch at step 10 is not before the last step 10"):
         delayed(model, step=10, steps=10)
-    with pytest.raises(ConfigError, match="no attention was found in SequenceModel"):
+    with pytest.raises(ConfigError, match="no softmax attention was found in SequenceModel"):
         delayed(SequenceModel(lstm(width=16, blocks=1), 20))
     delay = delayed(model)
     with pytest.raises(ConfigError, match="has a delay already"):
         delayed(model)
     with pytest.raises(ConfigError, match=r"after_step\(\) without before_step\(\)"):
         delay.after_step()
-    with pytest.raises(ConfigError, match=r"does not hold 12 of attention's parameters.*blocks.0.1.norm.weight"):
-        delay.attach(torch.optim.SGD(model.embedding.parameters(), lr=0.1))
     delay.remove()
+    with pytest.raises(ConfigError, match=r"does not hold 12 of attention's parameters.*blocks.0.1.norm.weight"):
+        delayed(model, optimizer=torch.optim.SGD(model.embedding.parameters(), lr=0.1))
+    with pytest.raises(ConfigError, match="give the optimizer"):
+        DelayedAttention(model, until=at_step(3))
+    frozen = build()
+    frozen.blocks[0][1].requires_grad_(False)  # type: ignore[index]
+    with pytest.raises(ConfigError, match="requires_grad is off for 6 of attention's parameters"):
+        DelayedAttention(frozen, torch.optim.SGD(frozen.parameters(), lr=0.1), until=at_step(3))
     assert "held back (bypass)" in repr(delayed(model))

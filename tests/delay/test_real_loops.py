@@ -32,17 +32,14 @@ def test_gradient_accumulation(hold):
     models = []
     for pieces in (4, 1):
         model = build().double()
-        delay = DelayedAttention(model, until=at_step(3), hold=hold)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.5)
-        delay.attach(optimizer)
+        DelayedAttention(model, optimizer, until=at_step(3), hold=hold)
         before = attention_of(model)
         for step, batch in enumerate(batches):
             for piece in batch.flatten(0, 1).chunk(pieces):
                 backward(model, piece, 1 / pieces)
-            delay.before_step()
             optimizer.step()
             optimizer.zero_grad()
-            delay.after_step()
             moved = any(not torch.equal(a, b) for a, b in zip(before, attention_of(model), strict=True))
             assert moved == (step >= 3)
         models.append(model)
@@ -53,9 +50,8 @@ def test_gradient_accumulation(hold):
 @pytest.mark.parametrize("hold", ["bypass", "freeze"])
 def test_mixed_precision(hold):
     model = build()
-    delay = DelayedAttention(model, until=at_step(2), hold=hold)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.5)
-    delay.attach(optimizer)
+    DelayedAttention(model, optimizer, until=at_step(2), hold=hold)
     scaler = torch.amp.GradScaler("cpu")
     before = attention_of(model)
     for step in range(4):
@@ -64,12 +60,10 @@ def test_mixed_precision(hold):
             loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
-        delay.before_step()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-        delay.after_step()
         moved = any(not torch.equal(a, b) for a, b in zip(before, attention_of(model), strict=True))
         assert moved == (step >= 2)
 
@@ -84,19 +78,16 @@ def rank_work(rank: int, port: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     model = build()
-    delay = DelayedAttention(model, until=at_step(3))
-    wrapped = DistributedDataParallel(model, find_unused_parameters=True)  # attention has no gradient in the delay
+    wrapped = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.5)
-    delay.attach(optimizer)
+    DelayedAttention(model, optimizer, until=at_step(3))
     before = attention_of(model)
     torch.manual_seed(100 + rank)  # other data on every rank
     for step in range(6):
         backward(wrapped, torch.randint(20, (4, 9)))
-        delay.before_step()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        delay.after_step()
         moved = any(not torch.equal(a, b) for a, b in zip(before, attention_of(model), strict=True))
         assert moved == (step >= 3)
     torch.save(dict(model.state_dict()), f"{folder}/{rank}.pt")

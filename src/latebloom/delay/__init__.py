@@ -2,6 +2,16 @@
 
 from latebloom.delay.controller import DelayedAttention
 from latebloom.delay.find import find_attention
-from latebloom.delay.triggers import Trigger, at_fraction, at_step, when_beyond
+from latebloom.delay.triggers import Trigger, at_fraction, at_step, at_tokens, when, when_beyond, when_plateau
 
-__all__ = ["DelayedAttention", "Trigger", "at_fraction", "at_step", "find_attention", "when_beyond"]
+__all__ = [
+    "DelayedAttention",
+    "Trigger",
+    "at_fraction",
+    "at_step",
+    "at_tokens",
+    "find_attention",
+    "when",
+    "when_beyond",
+    "when_plateau",
+]

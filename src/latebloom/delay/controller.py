@@ -1,22 +1,21 @@
 """Delayed attention training for one model: holds attention back, and lets it in when the trigger says so.
 
-delay = DelayedAttention(model, until=at_step(6_000))
-delay.attach(optimizer)
-for batch in data:
-    loss(model, batch).backward()
-    delay.before_step()      # before clipping: what is held back has no gradient
-    clip(model); optimizer.step(); optimizer.zero_grad()
-    delay.after_step()       # the switch happens here, between two steps
+    delay = DelayedAttention(model, optimizer, until=at_step(6_000))
+
+That is all: the optimizer's own step moves the delay on. A loop that steps in another way (a captured step, say) gives
+`automatic=False` and calls `delay.before_step()` before clipping and `delay.after_step()` after each step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
-from latebloom.delay.find import find_attention
+from latebloom.delay.find import Found, Where, find_attention, is_own
+from latebloom.delay.gate import Gate, OutputGate, OwnGate
+from latebloom.delay.place import find_norm_after
 from latebloom.delay.triggers import Moment, Trigger, WhenBeyond
 from latebloom.errors import ConfigError, require, unknown
 
@@ -36,12 +35,16 @@ class DelayedAttention:
     def __init__(
         self,
         model: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
         *,
         until: Trigger,
         hold: Hold = "bypass",
         ramp_steps: int = 0,
         steps: int | None = None,
         measure: Callable[[float], float] | None = None,
+        where: Where | None = None,
+        example: Mapping[str, Any] | None = None,
+        automatic: bool = True,
     ) -> None:
         if hold not in HOLDS:
             raise unknown("hold", hold, HOLDS)
@@ -52,18 +55,35 @@ class DelayedAttention:
         until.latest_step(steps)  # raises if the trigger needs to know the steps
         if isinstance(until, WhenBeyond) and measure is None:
             raise ConfigError("until: when_beyond takes a `measure`, a function from a multiple to an accuracy")
+        if automatic and optimizer is None:
+            raise ConfigError(
+                "delay: give the optimizer, DelayedAttention(model, optimizer, until=...), whose steps end the delay; "
+                "or automatic=False, and call before_step() and after_step() yourself"
+            )
         if model in _delayed_models:
             raise ConfigError(f"delay: this {type(model).__name__} has a delay already; call its remove() first")
-        self.sites = find_attention(model)
+        self.found = find_attention(model, where)
+        self.gates = _build_gates(model, self.found, example)
         self.model, self.until, self.hold, self.ramp_steps = model, until, hold, ramp_steps
-        self.steps, self.measure = steps, measure
-        self.step = 0
+        self.steps, self.measure, self.automatic = steps, measure, automatic
+        self.step, self.tokens = 0, 0
         self.switch_step: int | None = None
         self.switch_reason: str | None = None
         self._memory: dict[str, Any] = {}
-        self._optimizer: torch.optim.Optimizer | None = None
+        self._reports: list[float] = []
         self._prepared = False
         self._ramp: Tensor | None = None
+        self._parameters = {name: p for gate in self.gates for name, p in gate.parameters().items()}
+        self._optimizer = (
+            None if optimizer is None else getattr(optimizer, "optimizer", optimizer)
+        )  # Accelerate's wraps
+        self._handles: list[Any] = []
+        try:
+            self._attach()
+        except ConfigError:
+            for gate in self.gates:
+                gate.remove()
+            raise
         _delayed_models.add(model)
         self._set_gates()
 
@@ -83,40 +103,91 @@ class DelayedAttention:
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Attention's parameters by name: what does not move during the delay."""
-        return {
-            f"{site.name}.{name}": parameter
-            for site in self.sites
-            for name, parameter in site.module.named_parameters()
-        }
+        return self._parameters
 
-    def attach(self, optimizer: torch.optim.Optimizer) -> None:
-        """Name the optimizer, so that attention's state in it starts fresh at the switch."""
-        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        missing = [name for name, parameter in self.parameters().items() if id(parameter) not in held]
-        if missing:
-            raise ConfigError(
-                f"delay: the optimizer does not hold {len(missing)} of attention's parameters, so they would never "
-                f"be trained: {', '.join(missing[:4])}{', ...' if len(missing) > 4 else ''}"
-            )
-        self._optimizer = optimizer
+    def saw(self, tokens: int) -> None:
+        """Count tokens, for `at_tokens`."""
+        self.tokens += tokens
+
+    def report(self, value: float) -> None:
+        """Tell the value of a metric, for `when_plateau`."""
+        self._reports.append(float(value))
 
     def before_step(self) -> None:
-        """Call after the last backward and before clipping and the optimizer's step."""
+        """Drop the gradients that are held back; by hand, call it before clipping and the optimizer's step."""
         if self.holding:
             # A gradient of zero would not do: weight decay and momentum move a parameter that has one.
-            for parameter in self.parameters().values():
+            for parameter in self._parameters.values():
                 parameter.grad = None
         self._prepared = True
 
     def after_step(self) -> bool:
-        """Call after the optimizer's step; True if attention was let in now."""
+        """Move on by one step; True if attention was let in now. By hand, call it after the optimizer's step."""
+        if self.automatic:
+            raise ConfigError("delay: the optimizer's own steps move this delay on; leave after_step() away")
+        return self._advance()
+
+    def remove(self) -> None:
+        """Leave the model and the optimizer as they were found."""
+        for gate in self.gates:
+            gate.remove()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        _delayed_models.discard(self.model)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "tokens": self.tokens,
+            "switch_step": self.switch_step,
+            "switch_reason": self.switch_reason,
+            "memory": dict(self._memory),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.step, self.tokens, self.switch_step = state["step"], state["tokens"], state["switch_step"]
+        self.switch_reason, self._memory = state["switch_reason"], dict(state["memory"])
+        self._set_gates()
+
+    def _attach(self) -> None:
+        optimizer = self._optimizer
+        if optimizer is None:
+            return
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        missing = [name for name, parameter in self._parameters.items() if id(parameter) not in held]
+        frozen = [name for name, parameter in self._parameters.items() if not parameter.requires_grad]
+        for names, what in ((missing, "the optimizer does not hold"), (frozen, "requires_grad is off for")):
+            if names:
+                raise ConfigError(
+                    f"delay: {what} {len(names)} of attention's parameters, so they would never be trained: "
+                    f"{', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
+                )
+        if not self.automatic:
+            return
+        # Dropped as soon as they are there, so that clipping does not see them, also where a trainer computes them
+        # inside the optimizer's step; and once more before the step, for gradients that come by other ways.
+        self._handles = [p.register_post_accumulate_grad_hook(self._drop) for p in self._parameters.values()]
+        self._handles.append(optimizer.register_step_pre_hook(lambda *_: self.before_step()))
+        self._handles.append(optimizer.register_step_post_hook(lambda *_: self._after_optimizer()))
+
+    def _drop(self, parameter: Tensor) -> None:
+        if self.holding:
+            parameter.grad = None
+
+    def _after_optimizer(self) -> None:
+        self._advance()
+
+    def _advance(self) -> bool:
         if not self._prepared:
             raise ConfigError("delay: after_step() without before_step(); attention may have been trained")
         self._prepared = False
         self.step += 1
         switched = False
         if self.holding:
-            self.switch_reason = self.until.decide(Moment(self.step, self.steps, self.measure), self._memory)
+            moment = Moment(self.step, self.steps, self.measure, self.tokens, tuple(self._reports))
+            self._reports = []
+            self.switch_reason = self.until.decide(moment, self._memory)
             if self.switch_reason is not None:
                 self.switch_step = self.step
                 self._forget_optimizer_state()
@@ -124,45 +195,55 @@ class DelayedAttention:
         self._set_gates()
         return switched
 
-    def remove(self) -> None:
-        """Leave the model as it was found."""
-        for site in self.sites:
-            site.gated.gate = 1.0
-        _delayed_models.discard(self.model)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "step": self.step,
-            "switch_step": self.switch_step,
-            "switch_reason": self.switch_reason,
-            "memory": dict(self._memory),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.step, self.switch_step = state["step"], state["switch_step"]
-        self.switch_reason, self._memory = state["switch_reason"], dict(state["memory"])
-        self._set_gates()
-
     def _forget_optimizer_state(self) -> None:
         if self._optimizer is not None:
-            for parameter in self.parameters().values():
+            for parameter in self._parameters.values():
                 self._optimizer.state.pop(parameter, None)
 
     def _set_gates(self) -> None:
-        gate: float | Tensor = self.gate
-        if 0.0 < gate < 1.0:
+        value: float | Tensor = self.gate
+        if 0.0 < value < 1.0:
             if self._ramp is None:
-                self._ramp = torch.zeros((), device=next(iter(self.parameters().values())).device)
+                self._ramp = torch.zeros((), device=next(iter(self._parameters.values())).device)
             # Filled in place: a compiled or captured step reads the new value without being built again.
-            gate = self._ramp.fill_(gate)
-        for site in self.sites:
-            site.gated.gate = gate
+            value = self._ramp.fill_(value)
+        for gate in self.gates:
+            gate.set(value)
 
     def __repr__(self) -> str:
-        names = ", ".join(site.name for site in self.sites)
-        count = sum(parameter.numel() for parameter in self.parameters().values())
+        count = sum(parameter.numel() for parameter in self._parameters.values())
         now = f"let in at step {self.switch_step}" if not self.holding else f"held back ({self.hold})"
-        return f"DelayedAttention({now}, until={self.until}, {count:,} parameters in {names})"
+        lines = [f"DelayedAttention({now}, until={self.until}, {count:,} parameters)"]
+        lines += [f"  attention  {gate}" for gate in self.gates]
+        lines += [f"  not        {name}: {reason}" for name, reason in self.found.passed_over.items()]
+        return "\n".join(lines)
+
+
+def _build_gates(model: nn.Module, found: Found, example: Mapping[str, Any] | None) -> list[Gate]:
+    """A gate for each attention, at the place where it does what it should."""
+    gates: list[Gate] = []
+    example = example_of(model) if example is None else example
+    afters: dict[str, Any] = {}
+    for name, module in found.matched.items():  # all looked at before any is changed
+        if not is_own(module) and example is not None:
+            afters[name] = find_norm_after(model, name, module, example)
+    for name, module in found.matched.items():
+        if is_own(module):
+            gates.append(OwnGate(name, module))
+        else:
+            owner = model.get_submodule(name.rpartition(".")[0])
+            gates.append(OutputGate(name, module, owner, afters.get(name)))
+    return gates
+
+
+def example_of(model: nn.Module) -> dict[str, Any] | None:
+    """A tiny input for a Transformers language model; None where nothing is known of the model."""
+    config = getattr(model, "config", None)
+    size = getattr(config, "vocab_size", None)
+    if not isinstance(size, int) or not hasattr(model, "get_input_embeddings"):
+        return None
+    device = next(model.parameters()).device
+    return {"input_ids": torch.arange(1, 6, device=device)[None] % size, "use_cache": False}
 
 
 def check_trigger(until: Trigger, steps: int) -> None:

@@ -1,48 +1,121 @@
-"""Where attention stands in a model.
+"""Where softmax attention stands in a model, and why each candidate was matched or not.
 
-A part that can be held back says so itself: it has a `role` and a `gate` (1.0 open, 0.0 left out, a tensor
-scales it), as the residual parts of this package's models do.
+Matched are
+- parts that say so themselves: a `role` of "attention" and a `gate`, as in this package's models;
+- `torch.nn.MultiheadAttention`;
+- Transformers' attention: a class called ...Attention that is causal softmax (`is_causal` is True), checked against
+  the configuration's `layer_types`.
+
+Linear attention, delta-rule, state-space and convolution mixers are recurrences here, and are not matched.
 """
 
-from dataclasses import dataclass
-from typing import Protocol, cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from torch import Tensor, nn
+from torch import nn
 
-from latebloom.errors import ConfigError
+from latebloom.errors import ConfigError, unknown
 
-
-class Gated(Protocol):
-    """A module that adds `gate` times something to its input."""
-
-    role: str
-    gate: float | Tensor
+Where = Callable[[str, nn.Module], bool] | Sequence[str]
+"""An override of the search: a predicate on (name, module), or the names themselves."""
 
 
 @dataclass(frozen=True)
-class Site:
-    """One place where attention enters the stream."""
+class Found:
+    """What the search saw in a model."""
 
-    name: str
-    """Its path in the model, as in `named_modules`."""
-    module: nn.Module
-    """The gated part, with its norm."""
-
-    @property
-    def gated(self) -> Gated:
-        return cast(Gated, self.module)
+    matched: dict[str, nn.Module]
+    """Attention, by its path in the model."""
+    passed_over: dict[str, str] = field(default_factory=dict)
+    """Mixers that were not matched, and why."""
 
 
-def find_attention(model: nn.Module) -> list[Site]:
-    """Every gated attention part of the model, in order; an error if there is none."""
-    sites = [
-        Site(name, module)
-        for name, module in model.named_modules()
-        if getattr(module, "role", None) == "attention" and hasattr(module, "gate")
-    ]
-    if not sites:
+def find_attention(model: nn.Module, where: Where | None = None) -> Found:
+    """The attention of a model; an error if there is none, or nothing else."""
+    if where is not None:
+        return _chosen(model, where)
+    matched: dict[str, nn.Module] = {}
+    passed_over: dict[str, str] = {}
+    layer_types = _layer_types(model)
+    for name, module in model.named_modules():
+        if any(name.startswith(f"{outer}.") for outer in matched):
+            continue  # part of an attention that is matched already
+        verdict = _judge(name, module, layer_types)
+        if verdict is None:
+            continue
+        if verdict == "":
+            matched[name] = module
+        else:
+            passed_over[name] = verdict
+    _check(model, matched, passed_over)
+    return Found(matched, passed_over)
+
+
+def is_own(module: nn.Module) -> bool:
+    """A part that can be held back by a gate of its own."""
+    return getattr(module, "role", None) == "attention" and hasattr(module, "gate")
+
+
+def _judge(name: str, module: nn.Module, layer_types: list[str] | None) -> str | None:
+    """ "" for attention, a reason for a mixer that is none, None for anything else."""
+    if is_own(module):
+        return ""
+    if isinstance(module, nn.MultiheadAttention):
+        return ""
+    kind = type(module).__name__
+    if kind.endswith("Attention"):
+        if getattr(module, "is_causal", None) is not True:
+            return f"{kind} is not causal softmax attention (is_causal is {getattr(module, 'is_causal', 'absent')})"
+        layer = _layer_type(name, layer_types)
+        if layer is not None and "attention" not in layer and layer != "hybrid":
+            return f"{kind} stands in a layer that the configuration calls {layer}"
+        if layer == "linear_attention":
+            return f"{kind} stands in a layer that the configuration calls {layer}"
+        return ""
+    if kind.endswith(_MIXERS) or getattr(module, "role", None) == "recurrence" or isinstance(module, nn.RNNBase):
+        return f"{kind} is a recurrence or convolution"
+    return None
+
+
+_MIXERS = ("Mixer", "MambaLayer", "DeltaNet", "ShortConv", "RecurrentBlock", "Rglru", "SSM")
+
+
+def _layer_types(model: nn.Module) -> list[str] | None:
+    config = getattr(model, "config", None)
+    types = getattr(config, "layer_types", None)
+    return list(types) if isinstance(types, list | tuple) else None
+
+
+def _layer_type(name: str, layer_types: list[str] | None) -> str | None:
+    """The configuration's word for the layer that a module stands in: the first number in its path counts layers."""
+    numbers = [int(part) for part in name.split(".") if part.isdecimal()]
+    if layer_types is None or not numbers or numbers[0] >= len(layer_types):
+        return None
+    return layer_types[numbers[0]]
+
+
+def _chosen(model: nn.Module, where: Where) -> Found:
+    modules = dict(model.named_modules())
+    if callable(where):
+        names = [name for name, module in modules.items() if where(name, module)]
+        if not names:
+            raise ConfigError(f"where: the predicate matches no module of {type(model).__name__}")
+    else:
+        names = list(where)
+        for name in names:
+            if name not in modules:
+                raise unknown("where", name, [known for known in modules if known])
+    return Found({name: modules[name] for name in names})
+
+
+def _check(model: nn.Module, matched: dict[str, nn.Module], passed_over: dict[str, str]) -> None:
+    kind = type(model).__name__
+    if not matched:
+        seen = "; ".join(f"{name}: {reason}" for name, reason in list(passed_over.items())[:4]) or "no mixer at all"
+        raise ConfigError(f"delay: no softmax attention was found in {kind} ({seen}); name it with `where`")
+    if not passed_over:
+        names = ", ".join(list(matched)[:4])
         raise ConfigError(
-            f"delay: no attention was found in {type(model).__name__}; "
-            "a part that can be held back has `role = 'attention'` and a `gate`"
+            f"delay: everything that mixes tokens in {kind} is attention ({names}, ...), so nothing would be left to "
+            "learn from while it is held back; name what to hold back with `where` if that is meant"
         )
-    return sites

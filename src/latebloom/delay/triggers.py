@@ -20,6 +20,10 @@ class Moment:
     """Optimizer steps in all, where that is known."""
     measure: Callable[[float], float] | None = None
     """Held-out state-tracking accuracy at a multiple of the training length."""
+    tokens: int = 0
+    """Tokens seen, where somebody counts them (`DelayedAttention.saw`)."""
+    reports: tuple[float, ...] = ()
+    """Values of a metric that were reported since the last question (`DelayedAttention.report`)."""
 
 
 class Trigger(Chosen, ABC):
@@ -110,12 +114,92 @@ class WhenBeyond(Trigger):
                     f"state tracking at {self.multiple:g}x was at {seen:.3f}, "
                     f"for {self.checks} checks in a row at {self.threshold:g} or more"
                 )
-        if moment.step >= self.latest:
-            return f"the latest step {self.latest} was reached before the threshold {self.threshold:g}"
-        return None
+        return _latest(moment, self.latest, f"the threshold {self.threshold:g}")
 
     def latest_step(self, steps: int | None) -> int:
         return self.latest
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtTokens(Trigger):
+    """Switch after a number of tokens, or at the latest step."""
+
+    name: Literal["at_tokens"] = "at_tokens"
+    tokens: int
+    """Tokens without attention."""
+    latest: int
+    """Switch here even if fewer tokens were seen."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(self.tokens >= 1, "tokens", self.tokens, "1 or more")
+        require(self.latest >= 1, "latest", self.latest, "1 or more")
+
+    def decide(self, moment: Moment, memory: dict[str, Any]) -> str | None:
+        if moment.tokens == 0:
+            raise ConfigError("until: at_tokens was told of no tokens; call delay.saw(tokens) for every batch")
+        if moment.tokens >= self.tokens:
+            return f"{moment.tokens} tokens were seen"
+        return _latest(moment, self.latest, f"{self.tokens} tokens")
+
+    def latest_step(self, steps: int | None) -> int:
+        return self.latest
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhenPlateau(Trigger):
+    """Switch when a reported metric has stopped falling, or at the latest step."""
+
+    name: Literal["when_plateau"] = "when_plateau"
+    latest: int
+    """Switch here even if the metric still falls."""
+    patience: int = 5
+    """How many reports in a row must bring no improvement."""
+    improvement: float = 1e-3
+    """What counts as one: a fall of at least this share of the best so far."""
+    metric: str = "loss"
+    """What is watched, where a trainer's log is read."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(self.latest >= 1, "latest", self.latest, "1 or more")
+        require(self.patience >= 1, "patience", self.patience, "1 or more")
+        require(self.improvement >= 0, "improvement", self.improvement, "0 or more")
+
+    def decide(self, moment: Moment, memory: dict[str, Any]) -> str | None:
+        for value in moment.reports:
+            best = memory.get("best")
+            improved = best is None or value <= best - self.improvement * abs(best)
+            memory["best"] = value if best is None else min(best, value)
+            memory["without"] = 0 if improved else memory.get("without", 0) + 1
+            if memory["without"] >= self.patience:
+                return f"{self.metric} did not improve on {memory['best']:.4g} in {self.patience} reports"
+        return _latest(moment, self.latest, "the plateau")
+
+    def latest_step(self, steps: int | None) -> int:
+        return self.latest
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhenTrue(Trigger):
+    """Switch when a function of one's own says so, or at the latest step."""
+
+    condition: Callable[[Moment], bool]
+    """Asked after every step."""
+    latest: int
+    """Switch here even if it never did."""
+
+    def decide(self, moment: Moment, memory: dict[str, Any]) -> str | None:
+        if self.condition(moment):
+            return "the condition was met"
+        return _latest(moment, self.latest, "the condition")
+
+    def latest_step(self, steps: int | None) -> int:
+        return self.latest
+
+
+def _latest(moment: Moment, latest: int, awaited: str) -> str | None:
+    return f"the latest step {latest} was reached before {awaited}" if moment.step >= latest else None
 
 
 def at_step(step: int) -> AtStep:
@@ -131,3 +215,18 @@ def at_fraction(fraction: float) -> AtFraction:
 def when_beyond(threshold: float = 0.95, *, latest: int, **settings: Any) -> WhenBeyond:
     """Let attention in when state tracking beyond the training length is this good, or at the latest step."""
     return WhenBeyond(threshold=threshold, latest=latest, **settings)
+
+
+def at_tokens(tokens: int, *, latest: int) -> AtTokens:
+    """Let attention in after this many tokens, or at the latest step; tell the delay with `delay.saw(tokens)`."""
+    return AtTokens(tokens=tokens, latest=latest)
+
+
+def when_plateau(*, latest: int, **settings: Any) -> WhenPlateau:
+    """Let attention in when a metric stops falling, or at the latest step; tell it with `delay.report(value)`."""
+    return WhenPlateau(latest=latest, **settings)
+
+
+def when(condition: Callable[[Moment], bool], *, latest: int) -> WhenTrue:
+    """Let attention in when a function of the `Moment` says so, or at the latest step."""
+    return WhenTrue(condition=condition, latest=latest)

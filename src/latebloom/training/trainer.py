@@ -39,16 +39,16 @@ class Trainer:
         settings = self.config.delay
         if settings is None:
             return None
-        delay = DelayedAttention(
+        return DelayedAttention(
             self.model,
+            self.optimizer,
             until=settings.until,
             hold=settings.hold,
             ramp_steps=settings.ramp_steps,
             steps=self.config.training.steps,
             measure=self.state_tracking,
+            automatic=False,  # a captured step runs the optimizer without its hooks
         )
-        delay.attach(self.optimizer)
-        return delay
 
     @property
     def holding(self) -> bool:

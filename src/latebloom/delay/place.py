@@ -1,0 +1,121 @@
+"""Where a gate belongs, found by trying: a layer is called with attention's output replaced.
+
+Three kinds of layer behave differently, whatever their code looks like:
+- the output is added to the stream: a gate on it does what it should;
+- a norm stands between the output and the stream, so that half an output counts as much as a whole one: the gate
+  belongs behind that norm;
+- with nothing from attention, the layer's output no longer depends on its input: attention has no residual path of its
+  own, and leaving it out would cut the stream. Such a model is refused.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from latebloom.errors import ConfigError
+
+
+def find_norm_after(
+    model: nn.Module, name: str, attention: nn.Module, example: Mapping[str, Any]
+) -> tuple[str, nn.Module] | None:
+    """The norm between an attention and the stream, if one stands there; raises if there is no residual path."""
+    owner_name = name.rpartition(".")[0]
+    owner = model.get_submodule(owner_name)
+    call = _record_call(model, owner, attention, example)
+    if call is None:
+        return None  # the example does not reach this layer; it is treated as the common form
+    positional, named, output = call
+    first = output[0] if isinstance(output, tuple) else output
+    noise = torch.randn(first.shape, generator=torch.Generator().manual_seed(0)).to(first)
+
+    def layer(attended: Tensor, shift: float = 0.0) -> Tensor:
+        moved = [value + shift if value is positional[0] else value for value in positional] if positional else []
+        kept = dict(named)
+        if not positional:
+            key = next(key for key, value in named.items() if isinstance(value, Tensor) and value.is_floating_point())
+            kept[key] = named[key] + shift
+        with _output_replaced(attention, (attended, *output[1:]) if isinstance(output, tuple) else attended):
+            result = owner(*moved, **kept)
+        return (result[0] if isinstance(result, tuple) else result).detach()
+
+    with torch.no_grad():
+        nothing = layer(torch.zeros_like(noise))
+        whole, half = layer(noise), layer(noise / 2)
+        moved = layer(torch.zeros_like(noise), shift=1.0)
+    if torch.allclose(nothing, moved):
+        raise ConfigError(
+            f"delay: {name} ({type(attention).__name__}) has no residual path of its own in {type(owner).__name__}: "
+            "without it the layer's output does not depend on its input, so leaving attention out would cut the "
+            "stream; hold back something else with `where`"
+        )
+    if not torch.allclose(whole, half, atol=1e-3, rtol=1e-3):
+        return None
+    norm = _first_reader(owner, attention, lambda: layer(noise))
+    if norm is None:
+        raise ConfigError(
+            f"delay: the scale of what {name} says has no effect in {type(owner).__name__}, and no norm behind it was "
+            "found to put a gate on; hold back something else with `where`"
+        )
+    inner, module = norm
+    return f"{owner_name}.{inner}" if owner_name else inner, module
+
+
+def _record_call(
+    model: nn.Module, owner: nn.Module, attention: nn.Module, example: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], Any] | None:
+    """What the layer was called with and what attention said, in one pass over the example."""
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    outputs: list[Any] = []
+    handles = [
+        owner.register_forward_pre_hook(lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True),
+        attention.register_forward_hook(lambda _, args, output: outputs.append(output)),
+    ]
+    was_training = model.training
+    try:
+        model.eval()
+        with torch.no_grad():
+            model(**example)
+    finally:
+        model.train(was_training)
+        for handle in handles:
+            handle.remove()
+    return (*calls[0], outputs[0]) if calls and outputs else None
+
+
+class _output_replaced:  # noqa: N801 (reads as a word in a with statement)
+    def __init__(self, module: nn.Module, output: Any) -> None:
+        self.module, self.output = module, output
+
+    def __enter__(self) -> None:
+        self.module.forward = lambda *positional, **named: self.output  # type: ignore[method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        del self.module.forward
+
+
+def _first_reader(owner: nn.Module, attention: nn.Module, call: Callable[[], Any]) -> tuple[str, nn.Module] | None:
+    """The child of a layer that is given attention's output itself."""
+    said: list[Tensor] = []
+    readers: list[tuple[str, nn.Module]] = []
+
+    def remember(module: nn.Module, args: Any, output: Any) -> None:
+        said.append(output[0] if isinstance(output, tuple) else output)
+
+    def look(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+            if args and any(args[0] is one for one in said):
+                readers.append((name, module))
+
+        return hook
+
+    handles = [attention.register_forward_hook(remember)]
+    handles += [m.register_forward_pre_hook(look(n)) for n, m in owner.named_children() if m is not attention]
+    try:
+        with torch.no_grad():
+            call()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return readers[0] if readers else None

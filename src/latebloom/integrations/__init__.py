@@ -1,0 +1,1 @@
+"""Delayed attention in other people's trainers. Each file is thin, and imports its library when it is imported."""

@@ -1,0 +1,46 @@
+"""Delayed attention in a loop with Accelerate.
+
+    model, optimizer, data = accelerator.prepare(model, optimizer, data)
+    delay = delayed_attention(accelerator, model, optimizer, until=at_step(6_000))
+
+The switch happens between optimizer steps only, whatever is accumulated; `accelerator.save_state` keeps it in a file of
+its own, and `accelerator.load_state` refuses a checkpoint without one.
+"""
+
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from latebloom.delay.controller import DelayedAttention
+from latebloom.errors import ConfigError
+
+_delays: WeakKeyDictionary[Accelerator, int] = WeakKeyDictionary()
+
+
+def delayed_attention(
+    accelerator: Accelerator, model: nn.Module, optimizer: torch.optim.Optimizer, **settings: Any
+) -> DelayedAttention:
+    """`DelayedAttention` for what `accelerator.prepare` returned, saved and loaded with its state."""
+    delay = DelayedAttention(accelerator.unwrap_model(model), optimizer, **settings)
+    number = _delays.get(accelerator, 0)
+    _delays[accelerator] = number + 1
+    name = f"delayed_attention_{number}.pt"
+
+    def save(models: list[nn.Module], weights: list[Any], folder: str) -> None:
+        accelerator.save(delay.state_dict(), Path(folder) / name)
+
+    def load(models: list[nn.Module], folder: str) -> None:
+        if not (Path(folder) / name).is_file():
+            raise ConfigError(
+                f"delay: the checkpoint {folder} was saved without the delay, so it does not say whether attention "
+                "was let in"
+            )
+        delay.load_state_dict(torch.load(Path(folder) / name, weights_only=True))
+
+    accelerator.register_save_state_pre_hook(save)
+    accelerator.register_load_state_pre_hook(load)
+    return delay

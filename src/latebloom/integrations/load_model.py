@@ -1,0 +1,112 @@
+"""A model from a path of any kind that `latebloom inspect` takes; nothing is ever downloaded, no pickle is read.
+
+Unlike its neighbours, this file imports Transformers only when a path asks for it.
+"""
+
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from latebloom.errors import ConfigError, unknown
+
+LARGEST = 2_000_000_000
+"""Models with more parameters than this are looked at without their weights."""
+RANDOM = "random, as the configuration gives them before training"
+
+
+def load_model(path: str | Path) -> tuple[nn.Module, str]:
+    """The model at a path, and words that say where its weights come from."""
+    path = Path(path)
+    if not path.exists():
+        raise ConfigError(f"inspect: there is no {path}")
+    file = path / "config.json" if path.is_dir() else path
+    if not file.exists():
+        raise ConfigError(f"inspect: {path} holds no model: there is no config.json in it")
+    try:
+        data = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"inspect: {file} cannot be read as JSON ({_first_line(error)})") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"inspect: {file} is not the configuration of a model; it holds no settings by name")
+    folder = path if path.is_dir() else None
+    if data.get("library") == "latebloom" or ("task" in data and "model" in data):
+        return _own(data, file, folder)
+    if "model_type" not in data:
+        raise ConfigError(
+            f"inspect: {file} is not the configuration of a model; it has neither model_type, as Transformers writes, "
+            "nor library: latebloom"
+        )
+    return _foreign(data, file, folder)
+
+
+def _own(data: dict[str, Any], file: Path, folder: Path | None) -> tuple[nn.Module, str]:
+    """A saved model or a run of this package; the first weights where it has none yet."""
+    from latebloom.config import load_config
+    from latebloom.models import Model, SequenceModel
+    from latebloom.validation import read_settings
+
+    is_saved_model = data.get("library") == "latebloom"
+    saved = folder if is_saved_model or folder is None else folder / "model"
+    if saved is not None and (saved / "model.safetensors").exists():
+        return SequenceModel.from_pretrained(saved), f"those in {saved}"
+    if not is_saved_model:
+        config = load_config(file)
+        torch.manual_seed(config.seed)
+        return SequenceModel(config.model, config.task.vocabulary_size), RANDOM
+    size = data.get("vocabulary_size")
+    if not isinstance(size, int) or size < 1:
+        raise ConfigError(f"inspect: {file}: vocabulary_size: {size!r} is not a number of tokens")
+    torch.manual_seed(0)
+    return SequenceModel(read_settings(Model, data.get("model"), "model"), size), RANDOM
+
+
+def _foreign(data: dict[str, Any], file: Path, folder: Path | None) -> tuple[nn.Module, str]:
+    """A Transformers model."""
+    if find_spec("transformers") is None:
+        raise ConfigError(
+            f"inspect: {file} describes a Transformers model ({data['model_type']}), and the package transformers is "
+            "not installed"
+        )
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when it is imported: fast kernels would be fetched otherwise
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    kinds = transformers.CONFIG_MAPPING
+    if data["model_type"] not in kinds:
+        error = unknown(f"inspect: {file}: model_type", data["model_type"], kinds)
+        raise ConfigError(f"{str(error).partition('choices: ')[0].rstrip('; ')}; this Transformers has {len(kinds)}")
+    try:
+        local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+        config = transformers.AutoConfig.from_pretrained(file, **local)  # knows how Transformers writes infinity
+        builder: Any = transformers.AutoModel
+        if type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+            builder = transformers.AutoModelForCausalLM
+        with torch.device("meta"):
+            outline = builder.from_config(config, dtype=torch.float32)
+        count = sum(parameter.numel() for parameter in outline.parameters())
+        if count > LARGEST:
+            return outline, f"none; with {count:,} parameters the model is looked at without them"
+        if folder is not None and any(folder.glob("*.safetensors")):
+            local |= {"config": config, "use_safetensors": True, "dtype": torch.float32}
+            model, found = builder.from_pretrained(folder, output_loading_info=True, **local)
+            missing = sorted(found["missing_keys"])
+            lacking = f", except {len(missing)} that are missing there ({missing[0]}, ...)" if missing else ""
+            return model, f"those in {folder}{lacking}"
+        torch.manual_seed(0)
+        return builder.from_config(config, dtype=torch.float32), RANDOM
+    except Exception as error:  # what a configuration can get wrong is as varied as the models
+        raise ConfigError(
+            f"inspect: Transformers cannot build a {data['model_type']} from {file.parent} "
+            f"({type(error).__name__}: {_first_line(error)})"
+        ) from None
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

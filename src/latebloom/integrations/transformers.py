@@ -1,0 +1,116 @@
+"""Delayed attention in Transformers' Trainer.
+
+    Trainer(..., callbacks=[DelayedAttentionCallback(until=at_step(6_000))])
+
+The delay begins when training begins, is saved with every checkpoint and restored with it. Gate and phase stand in the
+log as `attention_gate` and `attention_held`; Trainer calls its `report_to` reporters before any callback of one's own,
+so a reporter that shall show them is given after this one: `callbacks=[DelayedAttentionCallback(...), Reporter()]`.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
+
+from latebloom.delay.controller import DelayedAttention, Hold
+from latebloom.delay.find import Where
+from latebloom.delay.triggers import AtTokens, Trigger, WhenPlateau
+from latebloom.errors import ConfigError
+
+
+class DelayedAttentionCallback(TrainerCallback, ExportableState):
+    """Holds the model's attention back until the trigger fires."""
+
+    def __init__(
+        self,
+        until: Trigger,
+        *,
+        hold: Hold = "bypass",
+        ramp_steps: int = 0,
+        where: Where | None = None,
+        measure: Callable[[float], float] | None = None,
+    ) -> None:
+        self.until, self.hold, self.ramp_steps, self.where, self.measure = until, hold, ramp_steps, where, measure
+        self.delay: DelayedAttention | None = None
+        self._attached = False
+
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
+        if args.restore_callback_states_from_checkpoint:
+            raise ConfigError(
+                "delay: restore_callback_states_from_checkpoint would build this callback anew without its settings; "
+                "leave it away, the delay restores itself"
+            )
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
+    ) -> None:
+        if isinstance(self.until, AtTokens) and args.include_num_input_tokens_seen == "no":
+            raise ConfigError("until: at_tokens takes TrainingArguments(include_num_input_tokens_seen=True)")
+        saved = state.stateful_callbacks.get(type(self).__name__)
+        if state.global_step > 0 and saved is None:
+            raise ConfigError(
+                f"delay: the checkpoint at step {state.global_step} was saved without {type(self).__name__}, so it "
+                "does not say whether attention was let in"
+            )
+        self._detach()  # of a training before this one that did not come to its end
+        self.delay = DelayedAttention(
+            parts["model"],
+            parts["optimizer"],
+            until=self.until,
+            hold=self.hold,
+            ramp_steps=self.ramp_steps,
+            steps=state.max_steps,
+            measure=self.measure,
+            where=self.where,
+        )
+        self._attached = True
+        if state.global_step > 0:
+            self.delay.load_state_dict(saved["attributes"]["delay_state"])
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
+    ) -> None:
+        if self.delay is not None:  # the trigger is asked in the optimizer's step, so that it must know by then
+            self.delay.tokens = int(state.num_input_tokens_seen)
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **parts: Any
+    ) -> None:
+        if self.delay is None or not logs:
+            return
+        if isinstance(self.until, WhenPlateau) and self.until.metric in logs:
+            self.delay.report(logs[self.until.metric])
+        seen = {"attention_gate": self.delay.gate, "attention_held": float(self.delay.holding)}
+        logs.update(seen)
+        if state.log_history:
+            state.log_history[-1].update(seen)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
+        if self.delay is None:
+            return
+        best = state.best_global_step if args.load_best_model_at_end else None
+        if self.delay.holding:
+            warnings.warn(
+                "delay: training ended before attention was let in; it is still left out and was never trained",
+                stacklevel=2,
+            )
+        elif best is not None and self.delay.switch_step is not None and best < self.delay.switch_step:
+            warnings.warn(
+                f"delay: the best model is of step {best}, before attention was let in at step "
+                f"{self.delay.switch_step}; attention is left out again, as it was never trained in it",
+                stacklevel=2,
+            )
+            self.delay.load_state_dict({**self.delay.state_dict(), "switch_step": None, "switch_reason": None})
+        else:
+            self._detach()
+
+    def state(self) -> dict[str, Any]:
+        """What Trainer writes into a checkpoint for this callback."""
+        return {"args": {}, "attributes": {"delay_state": None if self.delay is None else self.delay.state_dict()}}
+
+    def _detach(self) -> None:
+        if self.delay is not None and self._attached:
+            self.delay.remove()
+        self._attached = False

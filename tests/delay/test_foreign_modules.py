@@ -1,0 +1,190 @@
+"""Attention that is not ours: torch's own modules, compiled, checkpointed, and in several processes."""
+
+import copy
+import socket
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from latebloom import DelayedAttention, at_step
+from latebloom.errors import ConfigError
+
+
+class Mixed(nn.Module):
+    """A GRU, then torch's encoder layer: a hybrid as somebody might write it in ten lines."""
+
+    def __init__(self, norm_first: bool = True, recompute: bool = False) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, 16)
+        self.recurrence = nn.GRU(16, 16, batch_first=True)
+        self.layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True, norm_first=norm_first)
+        self.logits = nn.Linear(16, 20)
+        self.recompute = recompute
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        x = x + self.recurrence(x)[0]
+        x = checkpoint(self.layer, x, use_reentrant=False) if self.recompute else self.layer(x)
+        return self.logits(x)
+
+
+def build(**settings: Any) -> Mixed:
+    torch.manual_seed(0)
+    return Mixed(**settings)
+
+
+def silenced(model: Mixed) -> Mixed:
+    """The oracle: the same model with an attention whose output projection is zero."""
+    silent = copy.deepcopy(model)
+    nn.init.zeros_(silent.layer.self_attn.out_proj.weight)
+    nn.init.zeros_(silent.layer.self_attn.out_proj.bias)
+    return silent
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    tokens = torch.randint(20, (4, 9))
+    nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+OPTIMIZERS = {
+    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2, weight_decay=0.5),
+    "adamw-foreach": lambda p: torch.optim.AdamW(p, lr=1e-2, weight_decay=0.5, foreach=True),
+    "adamw-fused": lambda p: torch.optim.AdamW(p, lr=1e-2, weight_decay=0.5, fused=True),
+    "sgd": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9, weight_decay=0.5),
+}
+
+
+def check_over_the_switch(model: nn.Module, optimizer: torch.optim.Optimizer, hold: Any, runs: Any = None) -> None:
+    delay = DelayedAttention(model, optimizer, until=at_step(3), hold=hold)
+    before = {name: parameter.detach().clone() for name, parameter in delay.parameters().items()}
+    for number in range(6):
+        step(model if runs is None else runs, optimizer)
+        moved = [name for name, parameter in delay.parameters().items() if not torch.equal(parameter, before[name])]
+        assert len(moved) == (0 if number < 3 else len(before)), (number, moved)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_torchs_encoder_layer_is_left_out_also_on_its_fast_path(norm_first, training):
+    """In eval mode without gradients the layer has a fused path that does not call its attention module."""
+    model = build(norm_first=norm_first).train(training)
+    silent, tokens = silenced(model), torch.randint(20, (4, 9))
+    with torch.inference_mode():
+        before = model(tokens)
+        delay = DelayedAttention(model, OPTIMIZERS["adamw"](model.parameters()), until=at_step(3))
+        assert list(delay.found.matched) == ["layer.self_attn"]
+        for _ in range(2):
+            torch.testing.assert_close(model(tokens), silent(tokens))
+        delay.remove()
+        assert torch.equal(model(tokens), before)
+
+
+@pytest.mark.parametrize("hold", ["bypass", "freeze"])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_it_does_not_move_and_then_it_does(kind, hold):
+    model = build()
+    check_over_the_switch(model, OPTIMIZERS[kind](model.parameters()), hold)
+
+
+@pytest.mark.parametrize("hold", ["bypass", "freeze"])
+def test_activation_checkpointing(hold):
+    model = build(recompute=True)
+    check_over_the_switch(model, OPTIMIZERS["adamw"](model.parameters()), hold)
+
+
+# Dynamo itself reads .grad of the tensors that it traces.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.parametrize("hold", ["bypass", "freeze"])
+def test_a_compiled_model(hold):
+    torch.compiler.reset()
+    model = build()
+    compiled = torch.compile(model, backend="aot_eager")
+    check_over_the_switch(model, OPTIMIZERS["adamw"](model.parameters()), hold, runs=compiled)
+
+
+def test_gradients_that_are_held_back_do_not_count_in_clipping():
+    model = build()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    delay = DelayedAttention(model, optimizer, until=at_step(3), hold="freeze")
+    tokens = torch.randint(20, (4, 9))
+    nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+    assert all(parameter.grad is None for parameter in delay.parameters().values())
+    held = {id(parameter) for parameter in delay.parameters().values()}
+    squares = [float(p.grad.square().sum()) for p in model.parameters() if id(p) not in held and p.grad is not None]
+    assert float(nn.utils.clip_grad_norm_(model.parameters(), 1.0)) == pytest.approx(sum(squares) ** 0.5, rel=1e-4)
+
+
+def test_a_skipped_step_does_not_count():
+    """GradScaler does not step on an overflow; the delay counts steps that happened."""
+    model = build()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    delay = DelayedAttention(model, optimizer, until=at_step(2))
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for overflow in (False, True, False):
+        tokens = torch.randint(20, (4, 9))
+        loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        scaler.scale(loss * (float("inf") if overflow else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    assert (delay.step, delay.switch_step) == (2, 2)
+
+
+def test_automatic_and_by_hand_do_not_mix():
+    model = build()
+    delay = DelayedAttention(model, OPTIMIZERS["sgd"](model.parameters()), until=at_step(2))
+    with pytest.raises(ConfigError, match=r"the optimizer's own steps move this delay on"):
+        delay.after_step()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def rank_work(rank: int, port: int, folder: str, way: str, hold: Any) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    model = build()
+    runs: nn.Module = model
+    if way == "ddp":
+        runs = DistributedDataParallel(model)  # as it is: no find_unused_parameters
+    else:
+        fully_shard(model.layer)
+        fully_shard(model)
+    optimizer = OPTIMIZERS["adamw"](model.parameters())
+    delay = DelayedAttention(model, optimizer, until=at_step(3), hold=hold)
+
+    def values() -> dict[str, torch.Tensor]:
+        full = {name: p.full_tensor() if way == "fsdp" else p for name, p in delay.parameters().items()}  # type: ignore[operator]
+        return {name: value.detach().clone() for name, value in full.items()}
+
+    before = values()
+    torch.manual_seed(100 + rank)  # other data on every rank
+    for number in range(6):
+        step(runs, optimizer)
+        moved = [name for name, value in values().items() if not torch.equal(value, before[name])]
+        assert len(moved) == (0 if number < 3 else len(before)), (number, moved)
+    state = {name: p.full_tensor() if way == "fsdp" else p for name, p in model.named_parameters()}  # type: ignore[operator]
+    torch.save({name: value.detach() for name, value in state.items()}, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("hold", ["bypass", "freeze"])
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_two_processes_stay_the_same_across_the_switch(tmp_path, way, hold):
+    spawn(rank_work, (free_port(), str(tmp_path), way, hold), nprocs=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
