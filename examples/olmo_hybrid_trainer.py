@@ -125,7 +125,8 @@ def main(
 ) -> None:
     """Train both ways, and write accuracy by length as JSON and as a picture beside it."""
     found = {
-        name: train(out / name, delayed=name == "dat", steps=steps, switch=switch, seed=seed) for name in ("joint", "dat")
+        name: train(out / name, delayed=name == "dat", steps=steps, switch=switch, seed=seed)
+        for name in ("joint", "dat")
     }
     results.parent.mkdir(parents=True, exist_ok=True)
     results.write_text(json.dumps({name: one.to_json() for name, one in found.items()}, indent=2) + "\n")

@@ -5,7 +5,7 @@ These are the public names. None of them imports more than torch until it is use
 
 from latebloom.api import train
 from latebloom.config import RunConfig, load_config
-from latebloom.delay import DelayedAttention, at_fraction, at_step, when_beyond
+from latebloom.delay import DelayedAttention, at_fraction, at_step, at_tokens, when, when_beyond, when_plateau
 from latebloom.evaluation import Evaluating, Evaluation, evaluate
 from latebloom.models import SequenceModel, hybrid, lstm, transformer
 from latebloom.probes.inspect import Inspection, inspect
@@ -34,6 +34,7 @@ __all__ = [
     "Training",
     "at_fraction",
     "at_step",
+    "at_tokens",
     "evaluate",
     "hybrid",
     "inspect",
@@ -44,5 +45,7 @@ __all__ = [
     "run",
     "train",
     "transformer",
+    "when",
     "when_beyond",
+    "when_plateau",
 ]

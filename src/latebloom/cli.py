@@ -1,4 +1,4 @@
-"""The command line: latebloom demo | train | evaluate | list."""
+"""The command line: latebloom demo | train | evaluate | inspect | list."""
 
 import json
 import shlex

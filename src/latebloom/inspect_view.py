@@ -24,7 +24,7 @@ def print_inspection(console: Console, inspection: Inspection, weights: str) -> 
 def part_table(inspection: Inspection) -> Table:
     """A row for each part, equal parts of different layers as one."""
     table = Table(title=Text(inspection.model), title_justify="left", title_style="", box=None, pad_edge=False)
-    table.add_column("part", overflow="fold")
+    table.add_column("part", overflow="fold", min_width=30)
     table.add_column("kind", no_wrap=True)
     table.add_column("parameters", justify="right", no_wrap=True)
     table.add_column("what it is", overflow="fold")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES, build  # pyright: ignore[reportMissingImports] (see conftest.py)
+from families import FAMILIES, build
 from torch import Tensor, nn
 
 from latebloom import SequenceModel, hybrid, transformer

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from families import FAMILIES, build  # pyright: ignore[reportMissingImports] (see conftest.py)
+from families import FAMILIES, build
 
 from latebloom import SequenceModel, hybrid, run
 from latebloom.errors import ConfigError

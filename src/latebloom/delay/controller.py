@@ -128,7 +128,9 @@ class DelayedAttention:
         return self._advance()
 
     def remove(self) -> None:
-        """Leave the model and the optimizer as they were found."""
+        """Leave the model and the optimizer as they were found; once done, it does nothing more."""
+        if self.model not in _delayed_models:
+            return
         for gate in self.gates:
             gate.remove()
         for handle in self._handles:
@@ -143,11 +145,16 @@ class DelayedAttention:
             "switch_step": self.switch_step,
             "switch_reason": self.switch_reason,
             "memory": dict(self._memory),
+            "reports": list(self._reports),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        missing = self.state_dict().keys() - state.keys()
+        if missing:
+            raise ConfigError(f"delay: this is not the state of a delay; it has no {', '.join(sorted(missing))}")
         self.step, self.tokens, self.switch_step = state["step"], state["tokens"], state["switch_step"]
         self.switch_reason, self._memory = state["switch_reason"], dict(state["memory"])
+        self._reports = list(state["reports"])
         self._set_gates()
 
     def _attach(self) -> None:
@@ -222,11 +229,14 @@ class DelayedAttention:
 def _build_gates(model: nn.Module, found: Found, example: Mapping[str, Any] | None) -> list[Gate]:
     """A gate for each attention, at the place where it does what it should."""
     gates: list[Gate] = []
-    example = example_of(model) if example is None else example
     afters: dict[str, Any] = {}
     for name, module in found.matched.items():  # all looked at before any is changed
-        if not is_own(module) and example is not None:
-            afters[name] = find_norm_after(model, name, module, example)
+        if is_own(module):
+            continue
+        prefix, root, known = ("", model, example) if example is not None else _rooted_example(model, name)
+        if known is not None:
+            after = find_norm_after(root, name.removeprefix(prefix), module, known)
+            afters[name] = None if after is None else (prefix + after[0], after[1])
     for name, module in found.matched.items():
         if is_own(module):
             gates.append(OwnGate(name, module))
@@ -236,9 +246,21 @@ def _build_gates(model: nn.Module, found: Found, example: Mapping[str, Any] | No
     return gates
 
 
+def _rooted_example(model: nn.Module, name: str) -> tuple[str, nn.Module, dict[str, Any] | None]:
+    """The outermost module on the way to an attention for which an example is known: it may stand in a wrapper."""
+    parts = name.split(".")
+    for depth in range(len(parts)):
+        root = model.get_submodule(".".join(parts[:depth]))
+        example = example_of(root)
+        if example is not None:
+            return "".join(f"{part}." for part in parts[:depth]), root, example
+    return "", model, None
+
+
 def example_of(model: nn.Module) -> dict[str, Any] | None:
     """A tiny input for a Transformers language model; None where nothing is known of the model."""
     config = getattr(model, "config", None)
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config  # of a model with pictures too
     size = getattr(config, "vocab_size", None)
     if not isinstance(size, int) or not hasattr(model, "get_input_embeddings"):
         return None

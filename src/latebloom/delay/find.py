@@ -34,6 +34,13 @@ def find_attention(model: nn.Module, where: Where | None = None) -> Found:
     """The attention of a model; an error if there is none, or nothing else."""
     if where is not None:
         return _chosen(model, where)
+    found = survey(model)
+    _check(model, found.matched, found.passed_over)
+    return found
+
+
+def survey(model: nn.Module) -> Found:
+    """What the search sees in any model, also in one that has no attention, or nothing else."""
     matched: dict[str, nn.Module] = {}
     passed_over: dict[str, str] = {}
     layer_types = _layer_types(model)
@@ -47,7 +54,6 @@ def find_attention(model: nn.Module, where: Where | None = None) -> Found:
             matched[name] = module
         else:
             passed_over[name] = verdict
-    _check(model, matched, passed_over)
     return Found(matched, passed_over)
 
 
@@ -81,9 +87,11 @@ _MIXERS = ("Mixer", "MambaLayer", "DeltaNet", "ShortConv", "RecurrentBlock", "Rg
 
 
 def _layer_types(model: nn.Module) -> list[str] | None:
-    config = getattr(model, "config", None)
-    types = getattr(config, "layer_types", None)
-    return list(types) if isinstance(types, list | tuple) else None
+    for module in model.modules():  # the model may stand in a wrapper
+        types = getattr(getattr(module, "config", None), "layer_types", None)
+        if isinstance(types, list | tuple):
+            return list(types)
+    return None
 
 
 def _layer_type(name: str, layer_types: list[str] | None) -> str | None:

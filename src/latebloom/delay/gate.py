@@ -67,7 +67,7 @@ class OutputGate(Gate):
         # Where a norm stands between attention and the stream, scaling before it would be undone by it.
         self.after = None if after is None else NormGate(*after)
         self._original: Callable[..., Any] = module.forward
-        module.forward = self._forward  # type: ignore[method-assign]
+        self._restore_forward = replace_forward(module, self._forward)
 
     def parameters(self) -> dict[str, nn.Parameter]:
         return super().parameters() | ({} if self.after is None else self.after.parameters())
@@ -81,7 +81,7 @@ class OutputGate(Gate):
             self.after.set(value)
 
     def remove(self) -> None:
-        del self.module.forward  # the class's own is found again
+        self._restore_forward()
         self._restore_fast_path()
         if self.after is not None:
             self.after.remove()
@@ -125,18 +125,32 @@ class NormGate(Gate):
         super().__init__(name, module)
         self.value: Value = 1.0
         self._original: Callable[..., Any] = module.forward
-        module.forward = self._forward  # type: ignore[method-assign]
+        self._restore_forward = replace_forward(module, self._forward)
 
     def set(self, value: Value) -> None:
         self.value = value
 
     def remove(self) -> None:
-        del self.module.forward
+        self._restore_forward()
 
     def _forward(self, x: Tensor, *positional: Any, **named: Any) -> Tensor:
         if isinstance(self.value, float):
             return self._original(x, *positional, **named) if self.value == 1.0 else x
         return self._original(x, *positional, **named) * self.value
+
+
+def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
+    """Give one module another `forward`; returns what gives it back the one it had, its class's or its own."""
+    own = module.__dict__.get("forward")
+    module.forward = forward  # type: ignore[method-assign]
+
+    def restore() -> None:
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own  # type: ignore[method-assign]
+
+    return restore
 
 
 def _between_processes() -> bool:

@@ -8,12 +8,14 @@ Three kinds of layer behave differently, whatever their code looks like:
   own, and leaving it out would cut the stream. Such a model is refused.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from latebloom.delay.gate import replace_forward
 from latebloom.errors import ConfigError
 
 
@@ -72,27 +74,26 @@ def _record_call(
         owner.register_forward_pre_hook(lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True),
         attention.register_forward_hook(lambda _, args, output: outputs.append(output)),
     ]
-    was_training = model.training
+    modes = {module: module.training for module in model.modules()}
     try:
         model.eval()
         with torch.no_grad():
             model(**example)
     finally:
-        model.train(was_training)
+        for module, training in modes.items():
+            module.training = training
         for handle in handles:
             handle.remove()
     return (*calls[0], outputs[0]) if calls and outputs else None
 
 
-class _output_replaced:  # noqa: N801 (reads as a word in a with statement)
-    def __init__(self, module: nn.Module, output: Any) -> None:
-        self.module, self.output = module, output
-
-    def __enter__(self) -> None:
-        self.module.forward = lambda *positional, **named: self.output  # type: ignore[method-assign]
-
-    def __exit__(self, *_: object) -> None:
-        del self.module.forward
+@contextmanager
+def _output_replaced(module: nn.Module, output: Any) -> Iterator[None]:
+    restore = replace_forward(module, lambda *positional, **named: output)
+    try:
+        yield
+    finally:
+        restore()
 
 
 def _first_reader(owner: nn.Module, attention: nn.Module, call: Callable[[], Any]) -> tuple[str, nn.Module] | None:

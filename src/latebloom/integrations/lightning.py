@@ -32,7 +32,8 @@ class DelayedAttention(L.Callback):
         measure: Callable[[float], float] | None = None,
         example: dict[str, Any] | None = None,
     ) -> None:
-        self.until, self.hold, self.ramp_steps = until, hold, ramp_steps
+        self.until, self.ramp_steps = until, ramp_steps
+        self.hold: Hold = hold
         self.where, self.measure, self.example = where, measure, example
         self.delay: Controller | None = None
         self._attached = False
@@ -77,7 +78,9 @@ class DelayedAttention(L.Callback):
         if self.delay is not None:  # before Lightning clips, also where processes have shared their gradients
             self.delay.before_step()
 
-    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         if self.delay is None:
             return
         if not self._in_validation:

@@ -32,7 +32,8 @@ class DelayedAttentionCallback(TrainerCallback, ExportableState):
         where: Where | None = None,
         measure: Callable[[float], float] | None = None,
     ) -> None:
-        self.until, self.hold, self.ramp_steps, self.where, self.measure = until, hold, ramp_steps, where, measure
+        self.until, self.ramp_steps, self.where, self.measure = until, ramp_steps, where, measure
+        self.hold: Hold = hold
         self.delay: DelayedAttention | None = None
         self._attached = False
 
@@ -48,7 +49,8 @@ class DelayedAttentionCallback(TrainerCallback, ExportableState):
     ) -> None:
         if isinstance(self.until, AtTokens) and args.include_num_input_tokens_seen == "no":
             raise ConfigError("until: at_tokens takes TrainingArguments(include_num_input_tokens_seen=True)")
-        saved = state.stateful_callbacks.get(type(self).__name__)
+        callbacks: Any = state.stateful_callbacks  # by name, once training begins
+        saved = callbacks.get(type(self).__name__)
         if state.global_step > 0 and saved is None:
             raise ConfigError(
                 f"delay: the checkpoint at step {state.global_step} was saved without {type(self).__name__}, so it "

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from latebloom.delay.controller import DelayedAttention
-from latebloom.delay.find import Where
+from latebloom.delay.find import Where, survey
 from latebloom.delay.triggers import at_step
 from latebloom.errors import ConfigError, require
-from latebloom.probes.survey import survey
 
 
 @dataclass(frozen=True)

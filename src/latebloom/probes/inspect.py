@@ -10,13 +10,13 @@ from typing import Any, Literal
 from torch import nn
 
 from latebloom.delay.controller import example_of
-from latebloom.delay.find import Where, find_attention, is_own
+from latebloom.delay.find import Where, find_attention, is_own, survey
 from latebloom.delay.place import find_norm_after
 from latebloom.errors import ConfigError
 from latebloom.probes.grouping import joined_paths, pattern
 from latebloom.probes.horizon import Horizon, check_untouched, memory_horizon, modes_kept
-from latebloom.probes.survey import survey
 
+Example = Mapping[str, Any] | None
 Kind = Literal["attention", "recurrence", "other"]
 KINDS: tuple[Kind, ...] = ("attention", "recurrence", "other")
 LINEAR = ("Linear", "Lightning", "Delta", "Rwkv", "Retention")
@@ -86,8 +86,8 @@ class Inspection:
         else:
             held = [row for row in self.rows if row.held]
             count = sum(row.parameters for row in held)
-            parts = f"{len(held)} part{'s' if len(held) != 1 else ''}"
-            said.append(f"Delayed attention training would hold back {parts} with {count:,} parameters.")
+            s = "s" if len(held) > 1 else ""
+            said.append(f"Delayed attention training would hold back {len(held)} part{s} with {count:,} parameters.")
         if self.horizon is not None:
             said.append(str(self.horizon))
         elif self.no_horizon is not None:
@@ -97,15 +97,12 @@ class Inspection:
     def __str__(self) -> str:
         lines = []
         for row in self.grouped():
-            note = f"  {row.note}" if row.note else ""
-            mark = "held back" if row.held else ""
-            lines.append(f"{row.kind:10}  {mark:9}  {row.parameters:>13,}  {row.path}: {row.class_name}{note}")
+            words = f"{row.kind:10}  {'held back' * row.held:9}  {row.parameters:>13,}  {row.path}: {row.class_name}"
+            lines.append(f"{words}  {row.note}".rstrip())
         return "\n".join([*lines, *self.sentences()])
 
 
-def inspect(
-    model: nn.Module, where: Where | None = None, example: Mapping[str, Any] | None = None, horizon: bool = True
-) -> Inspection:
+def inspect(model: nn.Module, where: Where | None = None, example: Example = None, horizon: bool = True) -> Inspection:
     """What a model is made of and what delayed attention training would do to it; the model is left as it was.
 
     A model that would be refused is no error here: the reason is in `refusal`. `where` and `example` are those of
@@ -183,8 +180,9 @@ def _rows(model: nn.Module, kinds: dict[str, Kind], notes: dict[str, str], held:
             continue
         class_name = type(module).__name__
         if name in kinds:
-            if hasattr(module, "role") and hasattr(module, "body"):
-                class_name += f"({type(module.body).__name__})"
+            class_name += (
+                f"({type(module.body).__name__})" if hasattr(module, "role") and hasattr(module, "body") else ""
+            )
             shown.append(name)
             size = inner[name] if name in inner else count(module, True)
             yield Row(name, kinds[name], class_name, size, name in held, notes.get(name, ""))
