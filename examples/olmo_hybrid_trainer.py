@@ -7,6 +7,7 @@ count) and attention layers in turn. Two lines make the difference between the r
 """
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,7 @@ def train(out: Path, *, delayed: bool, steps: int, switch: int, seed: int) -> An
         weight_decay=0.01,
         logging_steps=100,
         save_strategy="no",
+        disable_tqdm=not sys.stderr.isatty(),
         report_to=[],
         seed=seed,
         use_cpu=not torch.cuda.is_available(),

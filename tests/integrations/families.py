@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 COMMON: dict[str, Any] = {
     "vocab_size": 64,
@@ -57,7 +57,7 @@ MATCHED = dict.fromkeys(FAMILIES, EVERY_SECOND) | {
 }
 
 
-def build(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
+def build(family: str, seed: int = 0, **changes: Any) -> Any:
     settings = COMMON | FAMILIES.get(family, {}) | changes
     torch.manual_seed(seed)
     return AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**settings))

@@ -149,7 +149,7 @@ class DelayedAttention:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        missing = self.state_dict().keys() - state.keys()
+        missing = self.state_dict().keys() - (state or {}).keys()
         if missing:
             raise ConfigError(f"delay: this is not the state of a delay; it has no {', '.join(sorted(missing))}")
         self.step, self.tokens, self.switch_step = state["step"], state["tokens"], state["switch_step"]
@@ -259,7 +259,7 @@ def _rooted_example(model: nn.Module, name: str) -> tuple[str, nn.Module, dict[s
 
 def example_of(model: nn.Module) -> dict[str, Any] | None:
     """A tiny input for a Transformers language model; None where nothing is known of the model."""
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config  # of a model with pictures too
     size = getattr(config, "vocab_size", None)
     if not isinstance(size, int) or not hasattr(model, "get_input_embeddings"):

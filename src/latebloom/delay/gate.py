@@ -142,13 +142,13 @@ class NormGate(Gate):
 def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
     """Give one module another `forward`; returns what gives it back the one it had, its class's or its own."""
     own = module.__dict__.get("forward")
-    module.forward = forward  # type: ignore[method-assign]
+    module.forward = forward
 
     def restore() -> None:
         if own is None:
             del module.forward
         else:
-            module.forward = own  # type: ignore[method-assign]
+            module.forward = own
 
     return restore
 
