@@ -39,6 +39,21 @@ def test_the_loop_of_your_own_works_as_printed(tmp_path):
     assert ran.stdout.startswith("DelayedAttention(let in at step 3, ")
 
 
+def test_the_lines_for_a_model_of_your_own_work_as_printed(tmp_path):
+    page = (ROOT / "docs" / "your-model.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("DelayedAttention(held back (bypass)")
+    assert "attention  1.self_attn: MultiheadAttention" in ran.stdout
+
+
+def test_the_table_of_families_names_every_family_that_is_tested():
+    page = (ROOT / "docs" / "your-model.md").read_text()
+    families = (ROOT / "tests" / "integrations" / "families.py").read_text()
+    for family in re.findall(r'^    "(\w+)": \{', families.split("FAMILIES")[1], re.MULTILINE):
+        assert re.search(rf"^\|.*\b{family}\b.*\|.*\|.*\|", page, re.MULTILINE), family
+
+
 SMALLER = [
     "model.width=8", "model.blocks=1", "training.steps=12", "training.full.batch_size=4",
     "training.delayed.batch_size=4", "evaluation.sequences=8", "delay.until.step=6",
