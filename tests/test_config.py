@@ -135,6 +135,11 @@ def test_when_beyond_needs_state_to_watch():
         with_overrides(config, ["task.name=recall"])
 
 
+def test_freezing_an_attention_that_says_nothing_is_refused():
+    with pytest.raises(ConfigError, match=r"delay.hold: freeze is the same as bypass"):
+        with_overrides(recipe("demo-dat"), ["delay.hold=freeze"])
+
+
 def test_names_need_no_brackets():
     bare = with_overrides(DELAYED, ["delay.withhold=[]"])
     assert with_overrides(bare, ["delay.withhold=recall"]).delay == DELAYED.delay

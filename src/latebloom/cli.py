@@ -231,5 +231,5 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"latebloom: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("latebloom: stopped at once; the last checkpoint is kept", file=sys.stderr)
+        print("latebloom: stopped at once; a run keeps the last checkpoint that it has made", file=sys.stderr)
         sys.exit(130)

@@ -76,6 +76,11 @@ class RunConfig:
             check_trigger(delay.until, self.training.steps)
         except ConfigError as error:
             raise ConfigError(f"delay.{error}") from None
+        if delay.hold == "freeze" and self.model.attention.zero_output:
+            raise ConfigError(
+                "delay.hold: freeze is the same as bypass while model.attention.zero_output starts attention at zero; "
+                "set model.attention.zero_output=false, or hold=bypass"
+            )
         switch, steps = delay.until.latest_step(self.training.steps), self.training.steps
         if switch + delay.ramp_steps > steps:
             raise ConfigError(

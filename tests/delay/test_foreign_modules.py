@@ -141,6 +141,37 @@ def test_a_skipped_step_does_not_count():
     assert (delay.step, delay.switch_step) == (2, 2)
 
 
+class Flat(nn.Module):
+    """Attention right in the model that takes the tokens, with a residual path of its own or without."""
+
+    def __init__(self, residual: bool) -> None:
+        super().__init__()
+        self.embedding, self.recurrence = nn.Embedding(20, 16), nn.LSTM(16, 16, batch_first=True)
+        self.attention, self.logits = nn.MultiheadAttention(16, 4, batch_first=True), nn.Linear(16, 20)
+        self.residual = residual
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.recurrence(self.embedding(tokens))[0]
+        attended = self.attention(x, x, x, need_weights=False)[0]
+        return self.logits(x + attended if self.residual else attended)
+
+
+def test_an_example_shows_whether_a_flat_model_would_be_cut():
+    example = {"tokens": torch.randint(20, (2, 8))}
+    good, bad = Flat(residual=True), Flat(residual=False)
+    DelayedAttention(good, OPTIMIZERS["sgd"](good.parameters()), until=at_step(2), example=example)
+    with pytest.raises(ConfigError, match="attention .MultiheadAttention. has no residual path of its own in Flat"):
+        DelayedAttention(bad, OPTIMIZERS["sgd"](bad.parameters()), until=at_step(2), example=example)
+    unchecked = DelayedAttention(bad, OPTIMIZERS["sgd"](bad.parameters()), until=at_step(2))
+    assert "its place is not checked: give `example`" in repr(unchecked)
+
+
+def test_what_is_no_trigger_is_refused():
+    model = build()
+    with pytest.raises(ConfigError, match="until: 3 is not a trigger"):
+        DelayedAttention(model, OPTIMIZERS["sgd"](model.parameters()), until=3)  # type: ignore[arg-type]
+
+
 def test_automatic_and_by_hand_do_not_mix():
     model = build()
     delay = DelayedAttention(model, OPTIMIZERS["sgd"](model.parameters()), until=at_step(2))

@@ -43,6 +43,10 @@ def test_a_single_evaluation_can_be_plotted_and_bad_names_are_refused(tmp_path):
     assert plot(HOLDS, tmp_path / "one.svg").exists()
     with pytest.raises(ConfigError, match=r"plot: '.*a.gif' is not known; .*choices: \*.png, \*.svg, \*.pdf, \*.html"):
         plot(HOLDS, tmp_path / "a.gif")
+    with pytest.raises(ConfigError, match="neither an evaluation nor a row of named ones"):
+        plot([HOLDS], tmp_path / "a.png")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="plot: a is 'x', not an evaluation"):
+        plot({"a": "x"}, tmp_path / "a.png")  # type: ignore[dict-item]
     with pytest.raises(ConfigError, match="no evaluation to draw"):
         plot({}, tmp_path / "a.png")
     with pytest.raises(ConfigError, match="cannot be written"):

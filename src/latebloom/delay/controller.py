@@ -46,6 +46,8 @@ class DelayedAttention:
         example: Mapping[str, Any] | None = None,
         automatic: bool = True,
     ) -> None:
+        if not isinstance(until, Trigger):
+            raise ConfigError(f"until: {until!r} is not a trigger; write for example until=at_step(6_000)")
         if hold not in HOLDS:
             raise unknown("hold", hold, HOLDS)
         if hold == "ramp":
@@ -242,7 +244,7 @@ def _build_gates(model: nn.Module, found: Found, example: Mapping[str, Any] | No
             gates.append(OwnGate(name, module))
         else:
             owner = model.get_submodule(name.rpartition(".")[0])
-            gates.append(OutputGate(name, module, owner, afters.get(name)))
+            gates.append(OutputGate(name, module, owner, afters.get(name), checked=name in afters))
     return gates
 
 

@@ -58,9 +58,15 @@ class OutputGate(Gate):
     """
 
     def __init__(
-        self, name: str, module: nn.Module, owner: nn.Module, after: "tuple[str, nn.Module] | None" = None
+        self,
+        name: str,
+        module: nn.Module,
+        owner: nn.Module,
+        after: "tuple[str, nn.Module] | None" = None,
+        checked: bool = True,
     ) -> None:
         super().__init__(name, module)
+        self._checked = checked
         self._restore_fast_path = _leave_fast_path(owner)
         self.value: Value = 1.0
         self._form: tuple[int | None, int] | None = None  # (length of the tuple or None, features)
@@ -73,7 +79,8 @@ class OutputGate(Gate):
         return super().parameters() | ({} if self.after is None else self.after.parameters())
 
     def __repr__(self) -> str:
-        return super().__repr__() + ("" if self.after is None else f", gated behind {self.after.name}")
+        place = "" if self.after is None else f", gated behind {self.after.name}"
+        return super().__repr__() + place + ("" if self._checked else " (its place is not checked: give `example`)")
 
     def set(self, value: Value) -> None:
         self.value = value

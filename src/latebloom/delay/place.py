@@ -32,12 +32,14 @@ def find_norm_after(
     first = output[0] if isinstance(output, tuple) else output
     noise = torch.randn(first.shape, generator=torch.Generator().manual_seed(0)).to(first)
 
-    def layer(attended: Tensor, shift: float = 0.0) -> Tensor:
-        moved = [value + shift if value is positional[0] else value for value in positional] if positional else []
-        kept = dict(named)
-        if not positional:
-            key = next(key for key, value in named.items() if isinstance(value, Tensor) and value.is_floating_point())
-            kept[key] = named[key] + shift
+    def layer(attended: Tensor, other_input: bool = False) -> Tensor:
+        moved, kept = list(positional), dict(named)
+        if other_input and positional:
+            moved[0] = _other(positional[0])
+        elif other_input:
+            tensors = [key for key, value in named.items() if isinstance(value, Tensor)]
+            key = next((key for key in tensors if named[key].is_floating_point()), tensors[0])
+            kept[key] = _other(named[key])
         with _output_replaced(attention, (attended, *output[1:]) if isinstance(output, tuple) else attended):
             result = owner(*moved, **kept)
         return (result[0] if isinstance(result, tuple) else result).detach()
@@ -45,7 +47,7 @@ def find_norm_after(
     with torch.no_grad():
         nothing = layer(torch.zeros_like(noise))
         whole, half = layer(noise), layer(noise / 2)
-        moved = layer(torch.zeros_like(noise), shift=1.0)
+        moved = layer(torch.zeros_like(noise), other_input=True)
     if torch.allclose(nothing, moved):
         raise ConfigError(
             f"delay: {name} ({type(attention).__name__}) has no residual path of its own in {type(owner).__name__}: "
@@ -62,6 +64,11 @@ def find_norm_after(
         )
     inner, module = norm
     return f"{owner_name}.{inner}" if owner_name else inner, module
+
+
+def _other(value: Tensor) -> Tensor:
+    """Another input of the same kind: features moved by one, or tokens in reverse."""
+    return value + 1.0 if value.is_floating_point() else value.flip(-1)
 
 
 def _record_call(

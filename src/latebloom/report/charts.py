@@ -17,7 +17,14 @@ COLORS = ("#d1495b", "#00798c", "#edae49", "#66a182", "#2e4057", "#8d6a9f")
 
 def plot(evaluations: Evaluation | Mapping[str, Evaluation], path: str | Path, *, title: str = "") -> Path:
     """Draw accuracy by length, a line for each named evaluation, into a .png, .svg, .pdf or .html file."""
+    if not isinstance(evaluations, Evaluation | Mapping):
+        raise ConfigError(
+            f"plot: {evaluations!r} is neither an evaluation nor a row of named ones, {{name: evaluation}}"
+        )
     named = {"accuracy": evaluations} if isinstance(evaluations, Evaluation) else dict(evaluations)
+    for name, evaluation in named.items():
+        if not isinstance(evaluation, Evaluation):
+            raise ConfigError(f"plot: {name} is {evaluation!r}, not an evaluation; TrainedRun.load(folder) has one")
     return save_chart(accuracy_chart(named, title=title), Path(path))
 
 
