@@ -160,7 +160,7 @@ def test_an_example_shows_whether_a_flat_model_would_be_cut():
     example = {"tokens": torch.randint(20, (2, 8))}
     good, bad = Flat(residual=True), Flat(residual=False)
     DelayedAttention(good, OPTIMIZERS["sgd"](good.parameters()), until=at_step(2), example=example)
-    with pytest.raises(ConfigError, match="attention .MultiheadAttention. has no residual path of its own in Flat"):
+    with pytest.raises(ConfigError, match=r"attention .MultiheadAttention. has no residual path of its own in Flat"):
         DelayedAttention(bad, OPTIMIZERS["sgd"](bad.parameters()), until=at_step(2), example=example)
     unchecked = DelayedAttention(bad, OPTIMIZERS["sgd"](bad.parameters()), until=at_step(2))
     assert "its place is not checked: give `example`" in repr(unchecked)
