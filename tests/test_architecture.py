@@ -11,16 +11,17 @@ import latebloom
 SOURCE = Path(latebloom.__file__).parent
 COMMON = {"errors", "choice", "fields"}
 MAY_IMPORT = {
-    "tasks": COMMON | {"tasks"},
-    "models": COMMON | {"models", "validation"},
+    "tasks": COMMON | {"tasks", "kernels"},
+    "kernels": {"kernels"},
+    "models": COMMON | {"models", "kernels", "validation"},
     "delay": COMMON | {"delay"},
     "evaluation": COMMON | {"evaluation", "tasks"},
-    "training": COMMON | {"training", "config", "tasks", "models", "delay", "evaluation"},
+    "training": COMMON | {"training", "config", "kernels", "tasks", "models", "delay", "evaluation"},
     "probes": COMMON | {"probes", "delay"},
     "studies": COMMON | {"studies", "config", "recipes", "training", "tasks"},
     "report": COMMON | {"report", "evaluation"},
 }
-CORE = ("tasks", "models", "delay", "evaluation", "training", "probes")
+CORE = ("kernels", "tasks", "models", "delay", "evaluation", "training", "probes")
 
 
 def imports(file: Path, top_level_only: bool = False) -> set[str]:
@@ -46,7 +47,15 @@ def test_a_room_imports_only_the_rooms_before_it(room):
 def test_the_core_imports_nothing_but_torch_when_it_is_imported(room):
     for file in (SOURCE / room).rglob("*.py"):
         outer = {name.split(".")[0] for name in imports(file, top_level_only=True)} - {"latebloom", "torch"}
-        assert outer <= set(sys.stdlib_module_names), f"{file.relative_to(SOURCE)} imports {outer}"
+        allowed = {"triton"} if file.stem.endswith("_triton") else set()
+        assert outer - allowed <= set(sys.stdlib_module_names), f"{file.relative_to(SOURCE)} imports {outer}"
+
+
+def test_triton_is_imported_only_where_it_is_used():
+    for file in SOURCE.rglob("*.py"):
+        if not file.stem.endswith("_triton"):
+            eager = imports(file, top_level_only=True)
+            assert not any(name.split(".")[-1].endswith("_triton") or name == "triton" for name in eager), file
 
 
 def test_no_file_has_grown_past_one_idea():

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from latebloom.kernels.lstm import Weights, lstm_loop
 from latebloom.models.recurrent import LSTM, RECURRENCES
-from latebloom.models.recurrent.lstm import lstm_loop
 
 
 @pytest.mark.parametrize(("batch", "tokens", "width"), [(1, 1, 4), (3, 9, 8), (64, 25, 64)])
@@ -12,12 +12,13 @@ def test_the_lstm_computes_what_the_loop_computes(batch, tokens, width):
     torch.manual_seed(batch)
     lstm = LSTM(width).double()
     x = torch.randn(batch, tokens, width, dtype=torch.double, requires_grad=True)
-    start = (torch.randn(1, batch, width).double(), torch.randn(1, batch, width).double())
+    start = (torch.randn(batch, width).double(), torch.randn(batch, width).double())
+    nothing = (torch.zeros(batch, width).double(), torch.zeros(batch, width).double())
     for state in (None, start):
         fast, fast_state = lstm(x, state)
-        slow, slow_state = lstm_loop(lstm.cell, x, state)
+        slow, *slow_state = lstm_loop(x, Weights(*lstm.parameters()), *(state or nothing))
         torch.testing.assert_close(fast, slow)
-        torch.testing.assert_close(fast_state, slow_state)
+        torch.testing.assert_close(fast_state, tuple(slow_state))
         weights = torch.randn_like(fast)
         inputs = [x, *lstm.parameters()]
         fast_grads = torch.autograd.grad((fast * weights).sum(), inputs)

@@ -38,7 +38,7 @@ def test_every_parameter_is_in_the_optimizer_once():
     groups = build_optimizer(model, RunConfig().training).param_groups
     held = [id(parameter) for group in groups for parameter in group["params"]]
     assert sorted(held) == sorted(id(parameter) for parameter in model.parameters())
-    assert [group["role"] for group in groups] == ["recurrence", "attention", "rest"]
+    assert [group["role"] for group in groups] == ["recurrence", "rest", "attention"]
 
 
 def test_what_is_withheld_is_not_asked_until_the_switch(tiny):

@@ -8,6 +8,7 @@ Shapes: B sequences, T tokens, D width.
 from torch import Tensor, nn
 
 from latebloom.models.attention import SoftmaxAttention
+from latebloom.models.layers import MLP, Norm
 from latebloom.models.recurrent import RECURRENCES
 from latebloom.models.settings import PARTS, Model
 
@@ -22,7 +23,7 @@ class Residual(nn.Module):
     def __init__(self, role: str, width: int, body: nn.Module) -> None:
         super().__init__()
         self.role = role
-        self.norm = nn.LayerNorm(width)
+        self.norm = Norm(width)
         self.body = body
         self.gate: float | Tensor = 1.0
 
@@ -51,7 +52,7 @@ def build_part(letter: str, settings: Model) -> Residual:
             zero_output=attention.zero_output,
         )
     else:
-        body = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        body = MLP(width, 4 * width)
     return Residual(PARTS[letter], width, body)
 
 

@@ -11,6 +11,8 @@ Shapes: B rows, N numbers a row.
 import torch
 from torch import Tensor
 
+from latebloom.kernels.counter import fused_distinct, fused_words
+
 _WORD = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
@@ -56,10 +58,12 @@ def bounded_int(key: int, bound: int) -> int:
 
 def words(key: int | Tensor, rows: Tensor, stream: int, count: int) -> Tensor:
     """Hash words (B, N) for the rows (B,): row r gets the same words in whichever batch it is drawn."""
+    offset = _signed(_mix_int(stream + 1))
+    if isinstance(key, Tensor) and key.is_cuda:
+        return fused_words(key, rows, offset, count)
     key = _signed(key) if isinstance(key, int) else key
     row_keys = _mix_tensor(key + (rows + 1) * _signed(_GAMMA))
     columns = torch.arange(1, count + 1, device=rows.device, dtype=torch.int64)
-    offset = _signed(_mix_int(stream + 1))
     return _mix_tensor(row_keys[:, None] + offset + columns * _signed(_GAMMA))
 
 
@@ -71,4 +75,10 @@ def integers(key: int | Tensor, rows: Tensor, stream: int, count: int, bound: in
 
 def distinct(key: int | Tensor, rows: Tensor, stream: int, count: int, bound: int) -> Tensor:
     """Distinct whole numbers (B, N) in [0, bound), in random order: the first N of a shuffle."""
+    if isinstance(key, Tensor) and key.is_cuda and count <= FEW:
+        return fused_distinct(key, rows, _signed(_mix_int(stream + 1)), count, bound)
     return words(key, rows, stream, bound).argsort(dim=1, stable=True)[:, :count]
+
+
+FEW = 64
+"""Up to so many numbers it is quicker to find the least ones in turn than to sort them all."""

@@ -20,40 +20,47 @@ def answer_losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     }
 
 
-def total_loss(losses: dict[str, Tensor], batch: Batch, weigh: str) -> Tensor:
+def total_loss(losses: dict[str, Tensor], batch: Batch, weigh: str, asked: dict[str, Tensor] | None = None) -> Tensor:
     """What is minimised. Under `aligned` supervision a sum is asked at every digit and a recall once: weighing
-    answers gives recall half of the loss, weighing positions gives it one part in many."""
-    if weigh == "answers":
-        return torch.stack(list(losses.values())).sum()
-    asked = batch.targets.shape[1]
-    return torch.stack(
-        [losses[name] * ((columns.stop - columns.start) / asked) for name, columns in batch.columns.items()]
-    ).sum()
+    answers gives recall half of the loss, weighing positions gives it one part in many.
 
-
-def build_optimizer(model: nn.Module, settings: Training) -> torch.optim.AdamW:
-    """AdamW with one group for each role, so that recurrence and attention can have rates of their own.
-
-    Rates are tensors: a captured step reads the new rate without being captured again.
+    `asked` says by 1 or 0 which answers count, where that is known on the device alone; all of them unless given.
     """
-    roles: dict[str, list[nn.Parameter]] = {"recurrence": [], "attention": [], "rest": []}
-    taken: set[int] = set()
+    by_answer = weigh == "answers"
+    counts = {name: 1 if by_answer else columns.stop - columns.start for name, columns in batch.columns.items()}
+    if asked is None:
+        total = 1 if by_answer else batch.targets.shape[1]
+        return torch.stack([losses[name] * (count / total) for name, count in counts.items()]).sum()
+    weights = torch.stack([asked[name] * count for name, count in counts.items()])
+    total = 1 if by_answer else weights.sum()
+    return (torch.stack([losses[name] for name in counts]) * weights / total).sum()
+
+
+def parameters_by_role(model: nn.Module) -> dict[str, dict[str, nn.Parameter]]:
+    """A model's parameters by name, in the groups that can have learning rates of their own."""
+    roles: dict[str, dict[str, nn.Parameter]] = {"recurrence": {}, "rest": {}, "attention": {}}
+    role_of: dict[int, str] = {}
     for module in model.modules():
         role = getattr(module, "role", None)
         if role in ("recurrence", "attention"):
-            roles[role] += module.parameters()
-            taken |= {id(parameter) for parameter in module.parameters()}
-    roles["rest"] = [parameter for parameter in model.parameters() if id(parameter) not in taken]
+            role_of |= {id(parameter): role for parameter in module.parameters()}
+    for name, parameter in model.named_parameters():
+        roles[role_of.get(id(parameter), "rest")][name] = parameter
+    return {role: parameters for role, parameters in roles.items() if parameters}
+
+
+def build_optimizer(model: nn.Module, settings: Training) -> torch.optim.AdamW:
+    """AdamW with one group for each role. Rates are tensors: a captured step reads the new rate as it is replayed."""
     device = next(model.parameters()).device
     return torch.optim.AdamW(
         [
-            {"params": parameters, "role": role, "lr": torch.tensor(0.0, device=device)}
-            for role, parameters in roles.items()
-            if parameters
+            {"params": list(parameters.values()), "role": role, "lr": torch.tensor(0.0, device=device)}
+            for role, parameters in parameters_by_role(model).items()
         ],
         betas=settings.betas,
         weight_decay=settings.weight_decay,
         fused=True,
+        capturable=device.type == "cuda",
     )
 
 

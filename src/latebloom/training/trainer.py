@@ -10,6 +10,7 @@ from latebloom.delay.controller import DelayedAttention
 from latebloom.evaluation.accuracy import Count, count_correct
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.tasks.stream import Stream
+from latebloom.training.capture import Captured
 from latebloom.training.schedule import learning_rate
 from latebloom.training.settings import Phase
 from latebloom.training.step import answer_losses, build_optimizer, set_rates, total_loss
@@ -21,19 +22,23 @@ CHECK_SEQUENCES = 256
 class Trainer:
     """Model, optimizer, delay and data position of one run."""
 
-    def __init__(self, config: RunConfig, device: torch.device) -> None:
+    def __init__(self, config: RunConfig, device: torch.device, *, capture: bool = True) -> None:
         self.config, self.device = config, device
         self.step = 0
         self.phase_done = ""  # the phase of the last step, which at the switch is not that of the next
+        self.rate_done = 0.0
         torch.manual_seed(config.seed)
         self.model = SequenceModel(config.model, config.task.vocabulary_size).to(device)
         self.optimizer = build_optimizer(self.model, config.training)
         self.stream = Stream(config.task, config.seed, config.training.length)
         self.delay = self._build_delay()
         # Sums since the last reading, on the device: reading them every step would make the host wait.
-        self._sums: dict[str, Tensor] = {}
+        self._named = ["loss", "gradient_norm", *(f"loss_{name}" for name in config.task.answers)]
+        self._sums = torch.zeros(len(self._named), device=device)
         self._summed = 0
         self._first_bad_step = torch.full((), -1, dtype=torch.int64, device=device)
+        self._index = torch.zeros((), dtype=torch.int64, device=device)
+        self.captured = Captured(device, capture)
 
     def _build_delay(self) -> DelayedAttention | None:
         settings = self.config.delay
@@ -83,10 +88,26 @@ class Trainer:
             if switched_before
             else {}
         )
-        set_rates(self.optimizer, self.rate, factors)
-        batch = self.stream.batch(self.step, self.phase.batch_size, self.device)
-        if self.holding and self.config.delay is not None:
-            batch = batch.without(self.config.delay.withhold)
+        self.rate_done = self.rate
+        set_rates(self.optimizer, self.rate_done, factors)
+        length = self.stream.length(self.step)
+        gate = 1.0 if self.delay is None else self.delay.gate
+        key = (length, self.phase_name, "partly" if 0.0 < gate < 1.0 else gate)
+        self.captured.run(key, lambda: self._device_step(length))
+        self.step += 1
+        self._summed += 1
+        if self.delay is None:
+            return False
+        self.delay.before_step()  # a replayed step drops the gradients, but cannot tell the delay that it did
+        return self.delay.after_step()
+
+    def _device_step(self, length: int) -> None:
+        """One step on the device; reads and writes tensors that stay in place, so that it can be captured."""
+        config, training = self.config, self.config.training
+        batch = config.task.batch(
+            config.seed, "train", self._index, length=length, size=self.phase.batch_size, device=self.device
+        )
+        batch = batch.without(self.withheld)
         losses = answer_losses(self.model, batch)
         loss = total_loss(losses, batch, training.weigh)
         loss.backward()
@@ -95,23 +116,26 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), training.clip, foreach=True)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self._note(loss.detach(), {name: value.detach() for name, value in losses.items()}, norm)
-        self.step += 1
-        return self.delay.after_step() if self.delay is not None else False
-
-    def _note(self, loss: Tensor, losses: dict[str, Tensor], norm: Tensor) -> None:
         named = {"loss": loss, "gradient_norm": norm} | {f"loss_{name}": one for name, one in losses.items()}
-        for name, value in named.items():
-            self._sums[name] = self._sums[name] + value if name in self._sums else value.clone()
-        self._summed += 1
+        nothing = torch.zeros_like(norm)
+        self._sums += torch.stack([named.get(name, nothing).detach() for name in self._named])
         is_first = ~(torch.isfinite(loss) & torch.isfinite(norm)) & (self._first_bad_step < 0)
-        self._first_bad_step = torch.where(is_first, self.step, self._first_bad_step)
+        self._first_bad_step.copy_(torch.where(is_first, self._index, self._first_bad_step))
+        self._index += 1
+
+    @property
+    def withheld(self) -> tuple[str, ...]:
+        """Answers that are not asked now."""
+        return self.config.delay.withhold if self.holding and self.config.delay is not None else ()
 
     def read_means(self) -> dict[str, float]:
         """Mean losses since the last reading; waits for the device."""
-        # Sorted: a resumed run has read the sums from a file in an order of its own.
-        means = {name: float(self._sums[name]) / self._summed for name in sorted(self._sums)}
-        self._sums, self._summed = {}, 0
+        withheld = self.config.delay.withhold if self.config.delay and self.phase_done == "delayed" else ()
+        unasked = {f"loss_{name}" for name in withheld}
+        sums = zip(self._named, self._sums.tolist(), strict=True)
+        means = {name: value / self._summed for name, value in sums if name not in unasked}
+        self._sums.zero_()
+        self._summed = 0
         return means
 
     def first_bad_step(self) -> int | None:
@@ -152,7 +176,7 @@ class Trainer:
         if self.device.type == "cuda":
             randoms["cuda"] = torch.cuda.get_rng_state(self.device)
         weights = dict(self.model.state_dict())
-        return {"model": weights, "optimizer": optimizer, "random": randoms, "sums": dict(self._sums)}
+        return {"model": weights, "optimizer": optimizer, "random": randoms, "sums": {"sums": self._sums}}
 
     def state(self) -> dict[str, Any]:
         """Everything else, as plain data."""
@@ -170,7 +194,8 @@ class Trainer:
         self.step, self._summed = state["step"], state["summed"]
         if self.delay is not None:
             self.delay.load_state_dict(state["delay"])
-        self._sums = {name: value.to(self.device) for name, value in tensors["sums"].items()}
+        self._sums.copy_(tensors["sums"]["sums"])
+        self._index.fill_(self.step)
         randoms = tensors["random"]
         torch.set_rng_state(randoms["cpu"])
         if self.device.type == "cuda" and "cuda" in randoms:

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from latebloom.kernels.attention import causal_attention
 from latebloom.models.attention.positions import Learned, NoPositions, Rotary
+from latebloom.models.layers import Linear
 
 
 class SoftmaxAttention(nn.Module):
@@ -25,9 +27,9 @@ class SoftmaxAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.heads = heads
-        self.queries_keys_values = nn.Linear(width, 3 * width)
+        self.queries_keys_values = Linear(width, 3 * width)
         self.look_back = nn.Linear(width, width, bias=False) if look_back else None
-        self.output = nn.Linear(width, width)
+        self.output = Linear(width, width)
         self.positions = {
             "none": NoPositions,
             "rotary": lambda: Rotary(width // heads),
@@ -40,7 +42,7 @@ class SoftmaxAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
         q, k, v = self.projected(x)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = causal_attention(q, k, v)
         return self.output(mixed.transpose(1, 2).flatten(2))
 
     def weights(self, x: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""Fast paths beside the plain ones that say what they compute."""

@@ -1,0 +1,47 @@
+"""Layer norm as an operation.
+
+Shapes: S stacked models, D width; dots stand for any axes in between.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from latebloom.kernels.stacking import stackable
+
+EPSILON = 1e-5
+
+
+def _library(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.layer_norm(x, weight.shape, weight, bias, EPSILON)
+
+
+def stacked_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x (S, ..., D), weight and bias (S, D)."""
+    if x.is_cuda and x.dtype == torch.float32:
+        return _Fused.apply(x, weight, bias)
+    between = (x.shape[0], *(1 for _ in x.shape[1:-1]), x.shape[-1])
+    return F.layer_norm(x, x.shape[-1:], None, None, EPSILON) * weight.view(between) + bias.view(between)
+
+
+layer_norm = stackable(_library, stacked_norm)
+"""x (..., D), weight (D,), bias (D,) -> (..., D)."""
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        from latebloom.kernels import norm_triton
+
+        x = x.contiguous()
+        ctx.save_for_backward(x, weight)
+        return norm_triton.forward(x, weight, bias, EPSILON)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        from latebloom.kernels import norm_triton
+
+        x, weight = ctx.saved_tensors
+        return norm_triton.backward(x, weight, grads[0].contiguous(), EPSILON)

@@ -1,0 +1,108 @@
+"""The record of one run: what it writes into its folder, and what it tells its observer."""
+
+from pathlib import Path
+from typing import Any
+
+from latebloom.config import RunConfig
+from latebloom.errors import NonFiniteLossError
+from latebloom.evaluation.accuracy import Count
+from latebloom.evaluation.result import CLAIM, Evaluation
+from latebloom.models.sequence_model import SequenceModel
+from latebloom.training.checkpoint import write_json
+from latebloom.training.folder import MetricsFile, RunFolder
+from latebloom.training.outcome import Observer, Progress, TrainedRun
+
+
+class Journal:
+    """Metrics, observer and result of one run; the folder may be None, and then nothing is kept."""
+
+    def __init__(self, config: RunConfig, folder: RunFolder | None, observe: Observer | None) -> None:
+        self.config, self.folder = config, folder
+        self._observe = observe or (lambda progress: None)
+        self._metrics: MetricsFile | None = None
+        self._last_seen: dict[str, float | None] = {"loss": None, "accuracy": None, "accuracy_beyond": None}
+
+    def open(self, state: dict[str, Any] | None) -> None:
+        """Begin, or go on where `state()` was taken: what was written after that is cut off."""
+        written = 0
+        if state is not None:
+            written, self._last_seen = state["metrics_bytes"], dict(state["last_seen"])
+        if self.folder is not None:
+            self._metrics = MetricsFile(self.folder.metrics_file, written)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that `open` needs; the metrics are safe on disk when it returns."""
+        return {"metrics_bytes": self._metrics.secure() if self._metrics else 0, "last_seen": dict(self._last_seen)}
+
+    def close(self) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
+
+    def log(self, step: int, phase: str, rate: float, means: dict[str, float]) -> None:
+        """Mean losses up to a step; `phase` is the one that this step was in."""
+        self._last_seen["loss"] = means["loss"]
+        self._write({"step": step, "phase": phase, "learning_rate": rate} | means)
+
+    def switched(self, step: int, reason: str | None) -> None:
+        self._write({"step": step, "switch": reason})
+
+    def checked(self, step: int, counts: list[Count], withheld: tuple[str, ...]) -> None:
+        """Held-out accuracy at the watched lengths; answers that are withheld do not count in what is shown."""
+        length = self.config.training.length
+        line: dict[str, Any] = {"step": step, "check": {}}
+        for count in counts:
+            named = {name: count.accuracy_of(name) for name in count.answers}
+            line["check"][str(count.length)] = {"accuracy": count.accuracy} | named
+            asked = [right for name, right in named.items() if name not in withheld]
+            if count.length in (length, CLAIM * length):
+                seen = min(asked) if withheld else count.accuracy
+                self._last_seen["accuracy" if count.length == length else "accuracy_beyond"] = seen
+        self._write(line)
+
+    def tell(self, step: int, phase: str, tested: float = 0.0) -> None:
+        self._observe(Progress(step, self.config.training.steps, phase, tested=tested, **self._last_seen))
+
+    def conclude(
+        self,
+        model: SequenceModel,
+        evaluation: Evaluation,
+        *,
+        switch_step: int | None,
+        switch_reason: str | None,
+        seconds: float,
+        stacked: int,
+    ) -> TrainedRun:
+        """Write what a finished run leaves behind, the result last."""
+        result = {
+            "config_hash": self.config.hash,
+            "seed": self.config.seed,
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "steps": self.config.training.steps,
+            "switch_step": switch_step,
+            "switch_reason": switch_reason,
+            "seconds": round(seconds, 2),
+            "stacked": stacked,
+            "reach": evaluation.reach,
+            "cliff": evaluation.cliff,
+        }
+        if self.folder is not None:
+            model.save_pretrained(self.folder.model)
+            write_json(self.folder.evaluation_file, evaluation.to_json())
+            write_json(self.folder.result_file, result)
+        self.tell(self.config.training.steps, "done", 1.0)
+        return TrainedRun(self.config, model, evaluation, result, self.folder.path if self.folder else None)
+
+    def non_finite(self, step: int, switch_step: int | None, last_checkpoint: Path | None) -> NonFiniteLossError:
+        """The error for a run whose numbers are no longer numbers."""
+        delayed = self.config.delay is not None and (switch_step is None or switch_step >= step)
+        phase = "delayed" if delayed else "full"
+        # A checkpoint is kept only if its loss, gradient and weights are numbers, so the last one is good.
+        good = f"the last good checkpoint is {last_checkpoint}" if last_checkpoint else "no checkpoint was kept"
+        return NonFiniteLossError(
+            f"the loss, the gradient or the weights were no longer numbers at step {step} (phase {phase}, "
+            f"learning rate peak {getattr(self.config.training, phase).learning_rate:g}); {good}"
+        )
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self._metrics is not None:
+            self._metrics.write(line)

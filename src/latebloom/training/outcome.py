@@ -1,0 +1,81 @@
+"""What a run tells while it goes on, and what is there when it is done."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from latebloom.config import RunConfig
+from latebloom.errors import CheckpointError
+from latebloom.evaluation.evaluate import evaluate
+from latebloom.evaluation.result import Evaluation
+from latebloom.models.sequence_model import SequenceModel
+from latebloom.training.environment import choose_device
+from latebloom.training.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What an observer is told while a run goes on."""
+
+    step: int
+    steps: int
+    phase: str
+    """delayed, full, testing or done."""
+    loss: float | None = None
+    accuracy: float | None = None
+    """Held-out accuracy at the training length, of all answers that are asked in this phase."""
+    accuracy_beyond: float | None = None
+    """The same at three times the training length."""
+    tested: float = 0.0
+    """The share of the final evaluation that is done."""
+
+
+Observer = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run."""
+
+    config: RunConfig
+    model: SequenceModel
+    evaluation: Evaluation
+    result: dict[str, Any]
+    """steps, switch_step, switch_reason, seconds, parameters, seed, reach, cliff and the configuration's hash."""
+    folder: Path | None = None
+
+    @property
+    def switch_step(self) -> int | None:
+        return self.result["switch_step"]
+
+    def evaluate(
+        self,
+        lengths: list[int] | None = None,
+        *,
+        sequences: int | None = None,
+        device: str | None = None,
+        progress: Callable[[float], None] | None = None,
+    ) -> Evaluation:
+        """Accuracy at other lengths, or on another number of sequences."""
+        return evaluate(
+            self.model,
+            self.config.task,
+            self.config.test_lengths if lengths is None else lengths,
+            training_length=self.config.training.length,
+            sequences=self.config.evaluation.sequences if sequences is None else sequences,
+            seed=self.config.seed,
+            device=choose_device(device),
+            progress=progress,
+        )
+
+    @classmethod
+    def load(cls, path: str | Path) -> "TrainedRun":
+        """The finished run in a folder."""
+        folder = RunFolder(path)
+        config = folder.read_config()
+        if not folder.is_finished:
+            raise CheckpointError(f"{path} is not finished; go on with `latebloom train --out {path}`")
+        model = SequenceModel.from_pretrained(folder.model)
+        evaluation = Evaluation.from_json(folder.read_json(folder.evaluation_file))
+        return cls(config, model, evaluation, folder.read_json(folder.result_file), folder.path)

@@ -1,0 +1,105 @@
+"""Every fused kernel computes what its plain form computes in float64, forward and back, within float32's rounding."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from latebloom.kernels import attention, linear, norm
+from latebloom.kernels.lstm import Weights, fused_lstm, lstm_loop
+
+pytest.importorskip("triton")
+
+
+def check(fused: Callable[..., tuple[Tensor, ...]], plain: Callable[..., tuple[Tensor, ...]], inputs: list[Tensor]):
+    """Outputs and gradients agree in norm to a few units of float32."""
+    single = [tensor.clone().requires_grad_() for tensor in inputs]
+    double = [tensor.double().requires_grad_() for tensor in inputs]
+    outputs, expected = fused(*single), plain(*double)
+    slopes = [torch.randn_like(output) for output in outputs]
+    grads = torch.autograd.grad(outputs, single, slopes)
+    expected_grads = torch.autograd.grad(expected, double, [slope.double() for slope in slopes])
+    for got, wanted in zip((*outputs, *grads), (*expected, *expected_grads), strict=True):
+        assert got.isfinite().all()
+        error = float((got.detach() - wanted.detach()).norm() / wanted.detach().norm())
+        assert error < 2e-6, error
+
+
+def rows_of_parameters(device: torch.device, models: int, *shapes: tuple[int, ...]) -> list[Tensor]:
+    """Parameters as the stack has them: views into one row a model, so that models stand apart in memory."""
+    sizes = [torch.Size(shape).numel() for shape in shapes]
+    flat = torch.randn(models, sum(sizes) + 3, device=device)[:, 3:]
+    views = flat.split(sizes, dim=1)
+    return [view.unflatten(1, shape) / max(1, shape[-1]) ** 0.5 for view, shape in zip(views, shapes, strict=True)]
+
+
+# 24, 80: widths that are no power of two. 65 is wider than the recurrent weights that fit on the chip.
+@pytest.mark.parametrize(
+    ("models", "batch", "tokens", "width"), [(2, 5, 4, 16), (3, 33, 3, 24), (1, 17, 5, 64), (2, 34, 3, 80)]
+)
+@pytest.mark.parametrize("uses_state", [False, True])
+def test_the_fused_lstm(device, models, batch, tokens, width, uses_state):
+    x = torch.randn(models, batch, tokens, width, device=device)
+    weights = rows_of_parameters(device, models, (4 * width, width), (4 * width, width), (4 * width,), (4 * width,))
+    state = [torch.randn(models, batch, width, device=device) for _ in range(2)]
+    kept = 3 if uses_state else 1  # in training nobody asks for the state after the last token
+
+    def fused(x, *rest):
+        return fused_lstm(x, Weights(*rest[:4]), *rest[4:])[:kept]
+
+    def plain(x, *rest):
+        return lstm_loop(x, Weights(*rest[:4]), *rest[4:])[:kept]
+
+    check(fused, plain, [x, *weights, *state])
+    with torch.no_grad():  # nothing is kept for the way back, and the result is the same
+        kept_nothing = fused_lstm(x, Weights(*weights), *state)
+    tracked = fused_lstm(x.requires_grad_(), Weights(*weights), *state)
+    assert all(torch.equal(a, b) for a, b in zip(kept_nothing, tracked, strict=True))
+
+
+@pytest.mark.parametrize(("sequences", "heads", "tokens", "features"), [(2, 2, 7, 16), (3, 1, 33, 8), (1, 2, 128, 24)])
+def test_fused_attention_over_strided_queries_keys_and_values(device, sequences, heads, tokens, features):
+    together = torch.randn(sequences, tokens, 3, heads, features, device=device)
+    q, k, v = (together[:, :, i].transpose(1, 2) for i in range(3))
+    check(
+        lambda *qkv: (attention._Fused.apply(*qkv),),
+        lambda *qkv: (F.scaled_dot_product_attention(*qkv, is_causal=True),),
+        [q, k, v],
+    )
+
+
+@pytest.mark.parametrize(("models", "batch", "tokens", "width"), [(2, 3, 7, 16), (3, 5, 9, 24), (2, 6, 50, 64)])
+def test_the_fused_norm(device, models, batch, tokens, width):
+    x = torch.randn(models, batch, tokens, width, device=device) * 3 + 1
+
+    def plain(x, weight, bias):
+        each = [F.layer_norm(x[i], (width,), weight[i], bias[i]) for i in range(models)]
+        return (torch.stack(each),)
+
+    weights = rows_of_parameters(device, models, (width,), (width,))
+    check(lambda *inputs: (norm._Fused.apply(*inputs),), plain, [x, *weights])
+
+
+@pytest.mark.parametrize(("models", "rows", "inputs", "outputs"), [(2, 70, 16, 48), (1, 65, 100, 130), (3, 3, 64, 192)])
+def test_the_fused_linear_map(device, models, rows, inputs, outputs):
+    x = torch.randn(models, rows, inputs, device=device)
+    weights = rows_of_parameters(device, models, (outputs, inputs), (outputs,))
+
+    def plain(x, weight, bias):
+        return (torch.stack([F.linear(x[i], weight[i], bias[i]) for i in range(models)]),)
+
+    check(lambda *inputs: (linear._FusedLinear.apply(*inputs),), plain, [x, *weights])
+
+
+@pytest.mark.parametrize(("models", "rows", "width", "hidden"), [(2, 70, 16, 64), (2, 150, 24, 128), (1, 65, 64, 256)])
+def test_the_fused_mlp(device, models, rows, width, hidden):
+    x = torch.randn(models, rows, width, device=device)
+    weights = rows_of_parameters(device, models, (hidden, width), (hidden,), (width, hidden), (width,))
+
+    def plain(x, up, up_bias, down, down_bias):
+        each = [F.linear(F.gelu(F.linear(x[i], up[i], up_bias[i])), down[i], down_bias[i]) for i in range(models)]
+        return (torch.stack(each),)
+
+    check(lambda *inputs: (linear._FusedMLP.apply(*inputs),), plain, [x, *weights])

@@ -1,0 +1,49 @@
+"""An operation under vmap over the parameters of many models is the operation of each of them."""
+
+import pytest
+import torch
+
+from latebloom.kernels.attention import causal_attention
+from latebloom.kernels.linear import linear, mlp
+from latebloom.kernels.lstm import Weights, lstm
+from latebloom.kernels.norm import layer_norm
+
+S, B, T, D = 3, 4, 5, 16
+
+
+def tensors(*shapes):
+    return [torch.randn(S, *shape, dtype=torch.double) for shape in shapes]
+
+
+def lstm_outputs(x, *rest):
+    return lstm(x, Weights(*rest[:4]), *rest[4:])[0]
+
+
+OPERATIONS = {
+    "lstm": (lstm_outputs, [(B, T, D), (4 * D, D), (4 * D, D), (4 * D,), (4 * D,), (B, D), (B, D)]),
+    "attention": (causal_attention, [(B, 2, T, D)] * 3),
+    "norm": (layer_norm, [(B, T, D), (D,), (D,)]),
+    "linear": (linear, [(B, T, D), (7, D), (7,)]),
+    "mlp": (mlp, [(B, T, D), (64, D), (64,), (D, 64), (D,)]),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_stacked_models_compute_what_each_computes_alone(name):
+    operation, shapes = OPERATIONS[name]
+    inputs = [tensor.requires_grad_() for tensor in tensors(*shapes)]
+    together = torch.func.vmap(operation)(*inputs)
+    alone = torch.stack([operation(*(tensor[i] for tensor in inputs)) for i in range(S)])
+    torch.testing.assert_close(together, alone)
+    slope = torch.randn_like(alone)
+    grads, expected = (torch.autograd.grad(out, inputs, slope) for out in (together, alone))
+    torch.testing.assert_close(grads, expected)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_models_may_share_what_they_are_given(name):
+    operation, shapes = OPERATIONS[name]
+    first, *rest = tensors(*shapes)
+    together = torch.func.vmap(operation, in_dims=(None, *(0 for _ in rest)))(first[0], *rest)
+    alone = torch.stack([operation(first[0], *(tensor[i] for tensor in rest)) for i in range(S)])
+    torch.testing.assert_close(together, alone)
