@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from latebloom.config import RunConfig
-from latebloom.delay.triggers import Moment
+from latebloom.delay.triggers import AtFraction, AtStep, Moment
 from latebloom.errors import ConfigError
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.stacked import count_correct_stacked
@@ -26,16 +26,20 @@ from latebloom.training.trainer import CHECK_SEQUENCES
 
 
 def stack_key(config: RunConfig) -> RunConfig:
-    """What runs must share to be trained as one: all but the seed, the learning rates and the delay."""
-    training = config.training
-    same = Phase(batch_size=training.full.batch_size)
-    if config.delay is not None and training.delayed.batch_size != training.full.batch_size:
-        raise ConfigError(
-            f"training.delayed.batch_size: {training.delayed.batch_size} differs from training.full.batch_size "
-            f"{training.full.batch_size}, so these runs cannot be stacked"
-        )
-    shared = replace(training, delayed=same, full=same, recurrence_factor=1.0, attention_factor=1.0)
-    return replace(config, seed=0, delay=None, training=shared)
+    """What runs must share to be trained as one: all but the seed, the learning rates and the delay.
+
+    Where the phases have batches of different sizes, all runs must also switch at the same step; with a trigger that
+    looks at the model they cannot promise that, and each stands alone.
+    """
+    training, delay = config.training, config.delay
+    phases = {name: Phase(batch_size=getattr(training, name).batch_size) for name in ("delayed", "full")}
+    same_size = delay is None or training.delayed.batch_size == training.full.batch_size
+    if delay is None or same_size:
+        phases["delayed"] = phases["full"]
+    shared = replace(config, training=replace(training, recurrence_factor=1.0, attention_factor=1.0, **phases))
+    if same_size:
+        return replace(shared, seed=0, delay=None)
+    return replace(shared, seed=0) if isinstance(delay.until, AtStep | AtFraction) else shared
 
 
 @dataclass
@@ -118,10 +122,11 @@ class StackedTrainer:
 
     def advance(self) -> list[int]:
         """Do one step of every run; which of them let attention in after it."""
-        length = self._stream.length(self.step)
-        variant = self._variant()
+        length, variant = self._stream.length(self.step), self._variant()
+        all_held = all(member.holding for member in self.members)
+        size = (self.shared.training.delayed if all_held else self.shared.training.full).batch_size
         self._send_controls()
-        self._captured.run((length, variant), lambda: self._device_step(length, variant))
+        self._captured.run((length, variant, size), lambda: self._device_step(length, variant, size))
         self.step += 1
         return [index for index, member in enumerate(self.members) if self._after_step(index, member)]
 
@@ -156,7 +161,7 @@ class StackedTrainer:
         asked = [float(name not in member.withheld) for name in self.shared.task.answers]
         return [*rates, *counts, member.gate(step), *asked]
 
-    def _device_step(self, length: int, variant: str) -> None:
+    def _device_step(self, length: int, variant: str, size: int) -> None:
         """One step of all runs; reads and writes tensors that stay in place, and never waits for the device."""
         task, training, stack = self.shared.task, self.shared.training, self.stack
         roles = len(stack.roles)
@@ -164,9 +169,7 @@ class StackedTrainer:
         withheld = self.members[0].withheld if variant == "out" else ()
 
         def one(model: Any, seed: Tensor, gate: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
-            batch = task.batch(
-                seed, "train", self._index, length=length, size=training.full.batch_size, device=self.device
-            )
+            batch = task.batch(seed, "train", self._index, length=length, size=size, device=self.device)
             stack.set_gate({"out": 0.0, "in": 1.0}.get(variant, gate))
             losses = answer_losses(model, batch.without(withheld))
             chosen = dict(zip(task.answers, asked, strict=True)) if variant == "mixed" else None
@@ -187,7 +190,7 @@ class StackedTrainer:
             ends=ends, scale=scale, rates=rates[:, : len(ends)], counts=counts[:, : len(ends)],
         )  # fmt: skip
         losses = losses.detach()
-        self._sums += torch.cat([losses[:, None], norms[:, None], each], dim=1)
+        self._sums += torch.cat([losses[:, None], norms[:, None], each * asked], dim=1)
         is_first = ~(losses.isfinite() & norms.isfinite()) & (self._first_bad < 0)
         self._first_bad.copy_(torch.where(is_first, self._index, self._first_bad))
         self._index += 1

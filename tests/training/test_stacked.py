@@ -1,0 +1,201 @@
+"""A run of a stack is the run that its configuration gives alone."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from latebloom import Delay, Phase, RunConfig, at_step, lstm, run, transformer, when_beyond
+from latebloom.errors import ConfigError
+from latebloom.training.stacked_run import run_stacked
+from latebloom.training.stacked_trainer import StackedTrainer
+from latebloom.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+
+
+def with_training(config: RunConfig, **changes) -> RunConfig:
+    return replace(config, training=replace(config.training, **changes))
+
+
+@pytest.fixture
+def small(tiny):
+    """Runs of a hundred steps in which everything happens."""
+    phase = Phase(learning_rate=5e-3, warmup=10, batch_size=8)
+    return with_training(tiny, steps=100, delayed=phase, full=phase)
+
+
+def different_runs(small: RunConfig) -> dict[str, RunConfig]:
+    """Every way in which runs of one stack may differ."""
+    delay = small.delay
+    assert delay is not None
+    slow = replace(small.training.full, learning_rate=1e-3, warmup=5, schedule="constant")
+    return {
+        "delayed": replace(small, seed=1),
+        "the same": replace(small, seed=2),
+        "joint": replace(small, delay=None, seed=3),
+        "another rate": with_training(replace(small, seed=4), full=slow, recurrence_factor=0.5, attention_factor=2.0),
+        "later": replace(small, seed=5, delay=replace(delay, until=at_step(60), withhold=())),
+        "frozen": replace(small, seed=6, delay=Delay(until=at_step(30), hold="freeze")),
+        "ramp": replace(small, seed=7, delay=Delay(until=at_step(20), hold="ramp", ramp_steps=30)),
+        "looking": replace(small, seed=8, delay=Delay(until=when_beyond(0.2, latest=50, every=7, multiple=2))),
+    }
+
+
+@pytest.mark.parametrize("weigh", ["answers", "positions"])
+def test_stacked_runs_follow_their_standalone_runs(small, weigh):
+    configs = [with_training(config, weigh=weigh) for config in different_runs(small).values()]
+    stack, alone = StackedTrainer(configs, CPU), [Trainer(config, CPU) for config in configs]
+    for step in range(1, 101):
+        assert stack.advance() == [i for i, trainer in enumerate(alone) if trainer.advance()]
+        if step % 10 == 0:
+            together = stack.read_means(list(range(len(configs))))
+            for i, trainer in enumerate(alone):
+                expected = trainer.read_means()
+                got = {name: together[i][name] for name in expected}
+                assert got == pytest.approx(expected, rel=1e-4), (step, i)
+    assert [m.switch_reason for m in stack.members] == [t.delay and t.delay.switch_reason for t in alone]
+    # Not the weights: a key's bias has no effect, so its gradient is rounding alone, which Adam makes steps of.
+    tokens = small.task.batch(0, "test", 0, length=9, size=4).tokens
+    for i, trainer in enumerate(alone):
+        torch.testing.assert_close(stack.stack.model(i)(tokens), trainer.model(tokens), rtol=1e-3, atol=1e-3)
+
+
+def test_attention_that_is_held_back_does_not_move_by_a_bit_in_a_stack(small):
+    configs = list(different_runs(small).values())
+    stack = StackedTrainer(configs, CPU)
+    start = stack.stack.ends[-2]
+    first = stack.stack.flat[:, start:].clone()
+    for _ in range(15):
+        stack.advance()
+    for i, member in enumerate(stack.members):
+        held = member.holding
+        assert torch.equal(stack.stack.flat[i, start:], first[i]) == held, member.config
+
+
+@pytest.mark.parametrize("model", [lstm(width=8, blocks=1), transformer(width=8, blocks=1, heads=2)])
+def test_models_without_one_of_the_parts_are_stacked_too(small, model):
+    configs = [replace(small, model=model, delay=None, seed=seed) for seed in (1, 2)]
+    stack, alone = StackedTrainer(configs, CPU), [Trainer(config, CPU) for config in configs]
+    for _ in range(10):
+        stack.advance()
+        for trainer in alone:
+            trainer.advance()
+    for i, trainer in enumerate(alone):
+        assert stack.read_means([i])[i] == pytest.approx(trainer.read_means(), rel=1e-5)
+
+
+def test_batches_of_different_sizes_are_stacked_where_all_switch_at_once(tiny):
+    configs = [replace(tiny, seed=seed) for seed in (1, 2)]  # 8 sequences while delayed, 16 after
+    stack, alone = StackedTrainer(configs, CPU), [Trainer(config, CPU) for config in configs]
+    for _ in range(20):
+        assert stack.advance() == [i for i, trainer in enumerate(alone) if trainer.advance()]
+    for i, trainer in enumerate(alone):
+        assert stack.read_means([i])[i]["loss"] == pytest.approx(trainer.read_means()["loss"], rel=1e-5)
+    other = replace(tiny, seed=3, delay=Delay(until=at_step(13)))
+    with pytest.raises(ConfigError, match="cannot be stacked"):
+        StackedTrainer([*configs, other], CPU)
+
+
+def test_runs_of_other_shapes_are_refused(small):
+    with pytest.raises(ConfigError, match="differ in more than seed, learning rates and delay"):
+        StackedTrainer([small, replace(small, model=replace(small.model, width=16))], CPU)
+
+
+def test_a_stack_leaves_the_folders_that_its_runs_would_leave_alone(small, tmp_path):
+    configs = different_runs(small)
+    seen: dict[str, set[str]] = {name: set() for name in configs}
+    outcome = run_stacked(configs, tmp_path, CPU, observe=lambda name, progress: seen[name].add(progress.phase))
+    assert outcome.failed == {}
+    for name, config in configs.items():
+        alone = run(config, tmp_path / "alone" / name, device="cpu")
+        assert outcome.trained[name].evaluation == alone.evaluation
+        assert outcome.trained[name].result | {"seconds": 0, "stacked": 0} == alone.result | {
+            "seconds": 0,
+            "stacked": 0,
+        }
+        together, expected = (
+            [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
+            for folder in (tmp_path, tmp_path / "alone")
+        )
+        assert [line.keys() for line in together] == [line.keys() for line in expected]
+        for line, wanted in zip(together, expected, strict=True):
+            assert line.get("loss", 0) == pytest.approx(wanted.get("loss", 0), rel=1e-4)
+            assert line.get("learning_rate") == wanted.get("learning_rate")
+            assert line.get("check") == wanted.get("check")
+        assert {"testing", "done", "full"} <= seen[name]
+
+
+def test_a_run_that_goes_non_finite_is_dropped_and_the_others_go_on(small, tmp_path):
+    wild = replace(small.training.full, learning_rate=1e30, warmup=0)
+    configs = {
+        "good": replace(small, seed=1),
+        "bad": with_training(replace(small, seed=2, delay=None), full=wild),
+        "also good": replace(small, seed=3),
+    }
+    outcome = run_stacked(configs, tmp_path, CPU)
+    assert list(outcome.trained) == ["good", "also good"]
+    assert "no longer numbers at step" in str(outcome.failed["bad"])
+    assert "learning rate peak 1e+30" in str(outcome.failed["bad"])
+    assert not (tmp_path / "bad" / "result.json").exists()
+    alone = run(configs["also good"], device="cpu")
+    assert outcome.trained["also good"].evaluation == alone.evaluation
+
+
+SCRIPT = """
+import sys, torch
+from pathlib import Path
+torch.set_num_threads(1)
+from latebloom import load_config
+from latebloom.errors import InterruptedRun
+from latebloom.training import stacked_run
+
+stacked_run.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+out, stop_at, *files = sys.argv[1:]
+
+def tell(name, seen):
+    print(seen.step, flush=True)
+
+configs = {Path(file).stem: load_config(file) for file in files}
+try:
+    stacked_run.run_stacked(configs, out, torch.device("cpu"), observe=tell)
+except InterruptedRun as stop:
+    print(stop)
+    sys.exit(7)
+"""
+
+
+def started(out: Path, files: list[Path]) -> subprocess.Popen:
+    command = [sys.executable, "-c", SCRIPT, str(out), "0", *map(str, files)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_stack_that_is_stopped_and_started_again_is_bit_for_bit_the_one_that_was_not(small, tmp_path, number):
+    configs = {name.replace(" ", "-"): config for name, config in different_runs(small).items()}
+    files = []
+    for name, config in configs.items():
+        files.append(tmp_path / f"{name}.json")
+        files[-1].write_text(json.dumps(config.to_json()))
+    whole = run_stacked(configs, tmp_path / "whole", CPU)
+    for moment in (17, 55):  # before all have switched, and after
+        process = started(tmp_path / "parts", files)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if int(line) >= moment:
+                break
+        os.kill(process.pid, number)
+        process.communicate(timeout=120)
+        assert process.returncode == (7 if number == signal.SIGTERM else -signal.SIGKILL)
+    parts = run_stacked(configs, tmp_path / "parts", CPU)
+    for name, trained in whole.trained.items():
+        for key, value in trained.model.state_dict().items():
+            assert torch.equal(value, parts.trained[name].model.state_dict()[key])
+        one, other = ((tmp_path / folder / name / "metrics.jsonl").read_bytes() for folder in ("whole", "parts"))
+        assert one == other
