@@ -1,4 +1,4 @@
-"""The command line: latebloom demo | train | evaluate | inspect | list."""
+"""The command line: latebloom demo | train | evaluate | inspect | bench | list."""
 
 import json
 import shlex
@@ -9,14 +9,14 @@ from dataclasses import replace
 from functools import partial, wraps
 from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from latebloom.errors import ConfigError, InterruptedRun, LatebloomError
+from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, require
 from latebloom.usage import one_sentence
 
 Overrides = Annotated[Positional[tuple[str, ...]], arg(metavar="FIELD=VALUE ...")]
@@ -50,9 +50,10 @@ def train(
     config: Path | None = None,
     out: Path | None = None,
     seed: int | None = None,
+    seeds: int | None = None,
     device: Device = None,
 ) -> None:
-    """Train one run, or go on with an interrupted one.
+    """Train one run, or the same run with many seeds, or go on with an interrupted one.
 
     Args:
         overrides: Changes to the configuration, such as training.steps=500 or delay=null.
@@ -60,6 +61,8 @@ def train(
         config: A JSON file with a configuration.
         out: The run's folder; runs/NAME-HASH unless given. With --out alone, the run in it goes on.
         seed: Decides first weights and data.
+        seeds: So many runs, with this seed and those after it, each in a folder of its own under --out: as one program
+            on a GPU, a process for every core on a CPU.
         device: Where to train; CUDA where there is one.
     """
     from latebloom.api import run_with_bar
@@ -82,6 +85,11 @@ def train(
     if seed is not None:
         chosen = replace(chosen, seed=seed)
     chosen = with_overrides(chosen, overrides)
+    if seeds is not None:
+        from latebloom.seeds import train_seeds
+
+        train_seeds(chosen, seeds, out or Path("runs") / f"{name}-{chosen.hash}-seeds", device=device)
+        return
     out = out or Path("runs") / f"{name}-{chosen.hash}"
     console = Console()
     was_finished = RunFolder(out).is_finished
@@ -168,6 +176,37 @@ def inspect(path: Annotated[Positional[Path], arg(metavar="PATH")], /, *, horizo
     print_inspection(Console(), look_at(model, horizon=horizon), weights)
 
 
+def bench(
+    *,
+    out: Path = Path("bench.json"),
+    device: Device = None,
+    precision: Literal["tf32", "float32"] = "tf32",
+    seconds: float = 0.5,
+    growth: bool = False,
+    hundred_seeds: bool = False,
+    steps: int = 10_000,
+) -> None:
+    """How fast training is on this machine, beside what it is compared with; arms take turns in one run.
+
+    Args:
+        out: Where to write the figures.
+        device: What to time; CUDA where there is one.
+        precision: Of matrix products on a GPU.
+        seconds: How long each arm is timed, each turn.
+        growth: On a GPU, also how speed changes with seeds, width and length.
+        hundred_seeds: On a GPU, also a study of a hundred seeds, both ways of training, tested to 16 times the length.
+        steps: The steps of that study.
+    """
+    from latebloom.bench.report import run_bench
+
+    require(seconds > 0, "seconds", seconds, "above 0")
+    require(steps >= 10, "steps", steps, "10 or more")
+    if out.is_dir() or not out.parent.is_dir():
+        raise ConfigError(f"out: {out} is not a file that could be written")
+    chosen = {"growth": growth, "hundred": hundred_seeds, "steps": steps}
+    run_bench(out, device=device, mode=precision, seconds=seconds, **chosen)
+
+
 def list_() -> None:
     """The tasks, models and recipes, with a line each."""
     from latebloom.delay.controller import HOLDS
@@ -204,7 +243,7 @@ def parse(arguments: list[str] | None) -> Callable[[], None]:
 
         return remember
 
-    commands = {"demo": demo, "train": train, "evaluate": evaluate, "inspect": inspect, "list": list_}
+    commands = {"demo": demo, "train": train, "evaluate": evaluate, "inspect": inspect, "bench": bench, "list": list_}
     complaints = StringIO()
     try:
         with redirect_stderr(complaints):

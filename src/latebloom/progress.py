@@ -78,3 +78,46 @@ class RunBars:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
+
+
+class CrowdBar:
+    """One bar for many runs: how many are done, and how those in progress stand. Use as a context manager."""
+
+    def __init__(self, names: list[str], console: Console | None = None) -> None:
+        self.console = console or Console(file=sys.stderr)
+        self._seen: dict[str, Seen | None] = dict.fromkeys(names)
+        self._bars = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[stand]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self._bar = self._bars.add_task(f"{len(names)} runs", total=float(len(names)), stand="starting")
+        self._said = -1
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def show(self, name: str, seen: Seen) -> None:
+        self._seen[name] = seen
+        started = [one for one in self._seen.values() if one is not None]
+        done = sum((1 - TESTING_SHARE) * one.step / one.steps + TESTING_SHARE * one.tested for one in started)
+        finished = sum(one.phase == "done" for one in started)
+        losses = sorted(one.loss for one in started if one.loss is not None)
+        loss = _number(losses[len(losses) // 2] if losses else None, ".3f")
+        stand = f"{finished} done, step {seen.step}/{seen.steps}, {seen.phase}, median loss {loss}"
+        self._bars.update(self._bar, completed=done, stand=stand)
+        tenth = int(10 * done / len(self._seen))
+        if not self.console.is_terminal and tenth > self._said:
+            self._said = tenth
+            self.console.print(f"{len(self._seen)} runs: {stand}", highlight=False, soft_wrap=True)

@@ -82,6 +82,15 @@ def test_the_fused_norm(device, models, batch, tokens, width):
     check(lambda *inputs: (norm._Fused.apply(*inputs),), plain, [x, *weights])
 
 
+def test_the_fused_fork_adds_what_comes_back_by_the_other_way(device):
+    x = torch.randn(2, 6, 5, 24, device=device)
+
+    def plain(x, weight, bias):
+        return x * 1, torch.stack([F.layer_norm(x[i], (24,), weight[i], bias[i]) for i in range(2)])
+
+    check(norm._FusedFork.apply, plain, [x, *rows_of_parameters(device, 2, (24,), (24,))])
+
+
 @pytest.mark.parametrize(("models", "rows", "inputs", "outputs"), [(2, 70, 16, 48), (1, 65, 100, 130), (3, 3, 64, 192)])
 def test_the_fused_linear_map(device, models, rows, inputs, outputs):
     x = torch.randn(models, rows, inputs, device=device)

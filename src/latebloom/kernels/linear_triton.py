@@ -17,8 +17,8 @@ def _kernel(
     ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     model = tl.program_id(2).to(tl.int64)
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)  # neighbours share their rows' inputs
+    rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     x += (model * rows_in_all + rows[:, None]) * inputs_in_all
     weight += model * weight_stride + outputs[None, :] * inputs_in_all
     total = tl.zeros([ROWS, OUTPUTS], tl.float32)
@@ -39,7 +39,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, precision: str) -> Tensor:
     y = x.new_empty(models, rows, outputs)
     weight = weight if weight[0].is_contiguous() else weight.contiguous()
     bias = bias if bias.stride(1) == 1 else bias.contiguous()
-    grid = (triton.cdiv(rows, 64), triton.cdiv(outputs, 64), models)
+    grid = (triton.cdiv(outputs, 64), triton.cdiv(rows, 64), models)
     _kernel[grid](
         x, weight, bias, y, rows, inputs, outputs, weight.stride(0), bias.stride(0),
         ROWS=64, OUTPUTS=64, INPUTS=max(16, min(64, triton.next_power_of_2(inputs))), PRECISION=precision,

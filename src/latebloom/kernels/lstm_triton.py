@@ -67,15 +67,24 @@ def _forward_kernel(
     memory = tl.load(first_memory + state, real, 0.0)
     gates += sequences[:, None] * tokens * 4 * D + units[None, :]
     place = sequences[:, None] * tokens * D + units[None, :]
-    for _ in range(tokens):
-        admit = tl.load(gates, real, 0.0) + admit_shift + tl.dot(hidden, to_admit, input_precision=PRECISION)
-        keep = tl.load(gates + D, real, 0.0) + keep_shift + tl.dot(hidden, to_keep, input_precision=PRECISION)
-        candidate = tl.load(gates + 2 * D, real, 0.0) + candidate_shift
-        candidate += tl.dot(hidden, to_candidate, input_precision=PRECISION)
-        reveal = tl.load(gates + 3 * D, real, 0.0) + reveal_shift
-        reveal += tl.dot(hidden, to_reveal, input_precision=PRECISION)
-        admit, keep, reveal = tl.sigmoid(admit), tl.sigmoid(keep), tl.sigmoid(reveal)
-        candidate = _tanh(candidate)
+    final = tl.zeros([ROWS, 1], tl.int32) + tokens - 1
+    # The input's share of the next token's gates is fetched while this token's are computed.
+    admit_next = tl.load(gates, real, 0.0)
+    keep_next = tl.load(gates + D, real, 0.0)
+    candidate_next = tl.load(gates + 2 * D, real, 0.0)
+    reveal_next = tl.load(gates + 3 * D, real, 0.0)
+    for t in range(tokens):
+        admit, keep = admit_next + admit_shift, keep_next + keep_shift
+        candidate, reveal = candidate_next + candidate_shift, reveal_next + reveal_shift
+        ahead = real & (t < final)
+        admit_next = tl.load(gates + 4 * D, ahead, 0.0)
+        keep_next = tl.load(gates + 5 * D, ahead, 0.0)
+        candidate_next = tl.load(gates + 6 * D, ahead, 0.0)
+        reveal_next = tl.load(gates + 7 * D, ahead, 0.0)
+        admit = tl.sigmoid(tl.dot(hidden, to_admit, admit, input_precision=PRECISION))
+        keep = tl.sigmoid(tl.dot(hidden, to_keep, keep, input_precision=PRECISION))
+        candidate = _tanh(tl.dot(hidden, to_candidate, candidate, input_precision=PRECISION))
+        reveal = tl.sigmoid(tl.dot(hidden, to_reveal, reveal, input_precision=PRECISION))
         if KEEP:
             tl.store(before + place, hidden, real)
             tl.store(gates, admit, real)
@@ -140,17 +149,28 @@ def _backward_kernel(
     place = last + units[None, :]
     gates += 4 * last + units[None, :]
     memory = tl.load(memories + place, real, 0.0)
+    final = tl.zeros([ROWS, 1], tl.int32) + tokens - 1
+    # What the token before needs is fetched while this token's gradients are computed.
+    admit_next = tl.load(gates, real, 0.0)
+    keep_next = tl.load(gates + D, real, 0.0)
+    candidate_next = tl.load(gates + 2 * D, real, 0.0)
+    reveal_next = tl.load(gates + 3 * D, real, 0.0)
+    slope_next = tl.load(d_outputs + place, real, 0.0)
+    memory_next = tl.load(memories + place - D, real & (final > 0), 0.0)
     for back in range(tokens):
+        admit, keep, candidate, reveal = admit_next, keep_next, candidate_next, reveal_next
+        memory_before = memory_next
+        d_hidden += slope_next
         if back == tokens - 1:
             memory_before = tl.load(first_memory + state, real, 0.0)
-        else:
-            memory_before = tl.load(memories + place - D, real, 0.0)
-        admit = tl.load(gates, real, 0.0)
-        keep = tl.load(gates + D, real, 0.0)
-        candidate = tl.load(gates + 2 * D, real, 0.0)
-        reveal = tl.load(gates + 3 * D, real, 0.0)
+        ahead = real & (back < final)
+        admit_next = tl.load(gates - 4 * D, ahead, 0.0)
+        keep_next = tl.load(gates - 3 * D, ahead, 0.0)
+        candidate_next = tl.load(gates - 2 * D, ahead, 0.0)
+        reveal_next = tl.load(gates - D, ahead, 0.0)
+        slope_next = tl.load(d_outputs + place - D, ahead, 0.0)
+        memory_next = tl.load(memories + place - 2 * D, real & (back + 1 < final), 0.0)
         shown = _tanh(memory)
-        d_hidden += tl.load(d_outputs + place, real, 0.0)
         if HAS_D_MEMORIES:
             d_memory += tl.load(d_memories + place, real, 0.0)
         d_memory += d_hidden * reveal * (1 - shown * shown)

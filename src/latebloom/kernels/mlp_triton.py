@@ -115,11 +115,13 @@ def _backward_weights_kernel(
         tl.store(d_down_bias + at * D + columns, slope_total, columns < D)
 
 
-def _tiling(width: int) -> dict[str, int]:
+def _tiling(kernel: str, width: int) -> dict[str, int]:
+    """How a kernel divides its work; measured on an H200."""
     padded = max(16, triton.next_power_of_2(width))
     wide = padded > 64
-    warps, stages = (8, 1) if wide else (4, 2)
-    return {"D": width, "WIDTH": padded, "ROWS": 64, "HIDDEN": 64, "num_warps": warps, "num_stages": stages}
+    hidden, stages = {"forward": (64, 1), "inputs": (32, 1), "weights": (32, 1 if wide else 3)}[kernel]
+    warps = 8 if wide else 4
+    return {"D": width, "WIDTH": padded, "ROWS": 64, "HIDDEN": hidden, "num_warps": warps, "num_stages": stages}
 
 
 def _dense(*weights: Tensor) -> list[Tensor]:
@@ -131,7 +133,7 @@ def forward(x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Ten
     models, rows, width = x.shape
     y = torch.empty_like(x)
     up, up_bias, down, down_bias = _dense(up, up_bias, down, down_bias)
-    settings = _tiling(width)
+    settings = _tiling("forward", width)
     _forward_kernel[(triton.cdiv(rows, settings["ROWS"]), models)](
         x, up, up_bias, down, down_bias, y, rows, up.shape[1], up.stride(0), up_bias.stride(0), down.stride(0),
         down_bias.stride(0), PRECISION=precision, **settings,
@@ -148,7 +150,7 @@ def backward(x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, d_y: Tensor, 
 
 def backward_inputs(x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, d_y: Tensor, precision: str) -> Tensor:
     models, rows, width = x.shape
-    settings = _tiling(width)
+    settings = _tiling("inputs", width)
     d_x = torch.empty_like(x)
     _backward_inputs_kernel[(triton.cdiv(rows, settings["ROWS"]), models)](
         x, up, up_bias, down, d_y, d_x, rows, up.shape[1], up.stride(0), up_bias.stride(0), down.stride(0),
@@ -162,7 +164,7 @@ def backward_weights(
 ) -> tuple[Tensor, ...]:
     models, rows, width = x.shape
     hidden = up.shape[1]
-    settings = _tiling(width)
+    settings = _tiling("weights", width)
     parts = 2
     d_up, d_down = x.new_empty(models, parts, hidden, width), x.new_empty(models, parts, width, hidden)
     d_up_bias, d_down_bias = x.new_empty(models, parts, hidden), x.new_empty(models, parts, width)

@@ -30,6 +30,21 @@ layer_norm = stackable(_library, stacked_norm)
 """x (..., D), weight (D,), bias (D,) -> (..., D)."""
 
 
+def _library_fork(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    return x, _library(x, weight, bias)
+
+
+def stacked_fork(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    if x.is_cuda and x.dtype == torch.float32:
+        return _FusedFork.apply(x, weight, bias)
+    return x, stacked_norm(x, weight, bias)
+
+
+fork = stackable(_library_fork, stacked_fork)
+"""x as it is, and normed: where a residual stream goes two ways. On the way back the two gradients are added in the
+same pass that computes the second."""
+
+
 class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -44,4 +59,22 @@ class _Fused(torch.autograd.Function):
         from latebloom.kernels import norm_triton
 
         x, weight = ctx.saved_tensors
-        return norm_triton.backward(x, weight, grads[0].contiguous(), EPSILON)
+        return norm_triton.backward(x, weight, grads[0].contiguous(), None, EPSILON)
+
+
+class _FusedFork(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        from latebloom.kernels import norm_triton
+
+        dense = x.contiguous()
+        ctx.save_for_backward(dense, weight)
+        return x.view_as(x), norm_triton.forward(dense, weight, bias, EPSILON)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        from latebloom.kernels import norm_triton
+
+        x, weight = ctx.saved_tensors
+        past, through = grads
+        return norm_triton.backward(x, weight, through.contiguous(), past.contiguous(), EPSILON)

@@ -38,8 +38,8 @@ def _forward_kernel(
 
 @triton.jit
 def _backward_kernel(
-    x, weight, d_y, d_x, d_weight, d_bias, rows_in_all, weight_stride, epsilon,
-    D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr,
+    x, weight, d_y, past, d_x, d_weight, d_bias, rows_in_all, weight_stride, epsilon,
+    D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr, HAS_PAST: tl.constexpr,
 ):  # fmt: skip
     model = tl.program_id(1).to(tl.int64)
     columns = tl.arange(0, WIDTH)
@@ -57,7 +57,10 @@ def _backward_kernel(
         slope *= scale[None, :]
         along = tl.sum(slope * standard, 1) / D
         level = tl.sum(slope, 1) / D
-        tl.store(d_x + places, inverse[:, None] * (slope - level[:, None] - standard * along[:, None]), real)
+        d_inputs = inverse[:, None] * (slope - level[:, None] - standard * along[:, None])
+        if HAS_PAST:
+            d_inputs += tl.load(past + places, real, 0.0)
+        tl.store(d_x + places, d_inputs, real)
     # A row for each program, added up afterwards in a fixed order.
     at = (model * tl.num_programs(0) + tl.program_id(0)) * D + columns
     tl.store(d_weight + at, tl.sum(d_scale, 0), columns < D)
@@ -81,8 +84,10 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
     return y
 
 
-def backward(x: Tensor, weight: Tensor, d_y: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, weight and bias."""
+def backward(
+    x: Tensor, weight: Tensor, d_y: Tensor, past: Tensor | None, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, weight and bias; `past`, what reaches x by another way, is added to the first."""
     d_x = torch.empty_like(x)
     models, width = x.shape[0], x.shape[-1]
     rows = x[0].numel() // width
@@ -92,8 +97,9 @@ def backward(x: Tensor, weight: Tensor, d_y: Tensor, epsilon: float) -> tuple[Te
     programs = triton.cdiv(rows, settings["ROWS"] * tiles)
     d_weight, d_bias = x.new_empty(2, models, programs, width)
     _backward_kernel[(programs, models)](
-        x, weight, d_y, d_x, d_weight, d_bias, rows, weight.stride(0), epsilon, TILES=tiles, **settings
-    )
+        x, weight, d_y, past, d_x, d_weight, d_bias, rows, weight.stride(0), epsilon, TILES=tiles,
+        HAS_PAST=past is not None, **settings,
+    )  # fmt: skip
     return d_x, d_weight.sum(1), d_bias.sum(1)
 
 

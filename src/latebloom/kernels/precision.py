@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
+
+Precision = Literal["tf32", "float32"]
 
 
 def product_precision() -> str:
@@ -16,7 +19,7 @@ def product_precision() -> str:
 
 
 @contextmanager
-def precision(name: str) -> Iterator[None]:
+def precision(name: Precision) -> Iterator[None]:
     """Products of float32 on a GPU inside: `float32` as they are, `tf32` with factors rounded to 10 bits."""
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "tf32"

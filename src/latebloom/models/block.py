@@ -31,7 +31,8 @@ class Residual(nn.Module):
         """(B, T, D) -> (B, T, D)"""
         if isinstance(self.gate, float) and self.gate == 0.0:
             return x
-        y = self.body(self.norm(x))
+        x, normed = self.norm.fork(x)
+        y = self.body(normed)
         if isinstance(y, tuple):  # a recurrence also returns its state
             y = y[0]
         return x + y if isinstance(self.gate, float) else x + self.gate * y

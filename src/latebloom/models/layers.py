@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from latebloom.kernels.linear import linear, mlp
-from latebloom.kernels.norm import layer_norm
+from latebloom.kernels.norm import fork, layer_norm
 
 
 class Linear(nn.Linear):
@@ -18,6 +18,10 @@ class Norm(nn.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         return layer_norm(input, self.weight, self.bias)
+
+    def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x as it is, and normed: what a residual part begins with."""
+        return fork(x, self.weight, self.bias)
 
 
 class MLP(nn.Sequential):

@@ -15,6 +15,8 @@ from typing import Any
 
 from latebloom.config import RunConfig
 from latebloom.errors import InterruptedRun, LatebloomError
+from latebloom.studies.stacks import run_in_stacks
+from latebloom.training.environment import choose_device
 from latebloom.training.loop import Progress, TrainedRun, run
 
 
@@ -36,8 +38,27 @@ def run_all(
 ) -> dict[str, TrainedRun]:
     """Train every configuration in `folder/name`; finished ones are not trained again, stopped ones go on.
 
-    Each process has one thread: two processes of two threads on two cores are far slower than two of one.
+    On a GPU runs of one shape are trained as one program. On a CPU each run has a process of one thread: two processes
+    of two threads on two cores are far slower than two of one.
     """
+    chosen = choose_device(device)
+    if chosen.type == "cuda":
+        failures = run_in_stacks(configs, folder, chosen, observe)
+    else:
+        failures = _run_in_processes(configs, folder, workers, device, observe)
+    if failures:
+        raise LatebloomError("; ".join(f"run {name} failed: {reason}" for name, reason in failures.items()))
+    return {name: TrainedRun.load(folder / name) for name in configs}
+
+
+def _run_in_processes(
+    configs: dict[str, RunConfig],
+    folder: Path,
+    workers: int | None,
+    device: str | None,
+    observe: Callable[[str, Progress], None],
+) -> dict[str, str]:
+    """Why those runs failed that did."""
     waiting = [_Job(name, config, folder / name, device) for name, config in configs.items()]
     workers = workers or usable_cores()
     context = mp.get_context("spawn")  # a forked torch may hang in its thread pools
@@ -61,9 +82,7 @@ def run_all(
                 break
     if stop_asked():
         raise InterruptedRun(f"stopped; what was reached is saved in {folder}")
-    if failures:
-        raise LatebloomError("; ".join(f"run {name} failed: {reason}" for name, reason in failures.items()))
-    return {name: TrainedRun.load(folder / name) for name in configs}
+    return failures
 
 
 def usable_cores() -> int:

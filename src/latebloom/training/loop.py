@@ -11,6 +11,7 @@ from latebloom.config import RunConfig
 from latebloom.errors import CheckpointError, InterruptedRun
 from latebloom.evaluation.evaluate import evaluate
 from latebloom.evaluation.result import Evaluation
+from latebloom.kernels.precision import precision
 from latebloom.training.checkpoint import keep_newest, latest_checkpoint, load_checkpoint, save_checkpoint
 from latebloom.training.environment import choose_device
 from latebloom.training.folder import RunFolder
@@ -35,7 +36,7 @@ def run(
     with folder.opened(config, str(chosen)) if folder else nullcontext():
         if folder is not None and folder.is_finished:
             return TrainedRun.load(folder.path)
-        with own_randomness(chosen), stop_requests() as stop_requested:
+        with own_randomness(chosen), precision(config.training.precision), stop_requests() as stop_requested:
             return _Run(Journal(config, folder, observe), chosen, stop_requested).finish()
 
 

@@ -9,6 +9,7 @@ from latebloom.config import RunConfig
 from latebloom.errors import CheckpointError
 from latebloom.evaluation.evaluate import evaluate
 from latebloom.evaluation.result import Evaluation
+from latebloom.kernels.precision import precision
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.training.environment import choose_device
 from latebloom.training.folder import RunFolder
@@ -58,16 +59,17 @@ class TrainedRun:
         progress: Callable[[float], None] | None = None,
     ) -> Evaluation:
         """Accuracy at other lengths, or on another number of sequences."""
-        return evaluate(
-            self.model,
-            self.config.task,
-            self.config.test_lengths if lengths is None else lengths,
-            training_length=self.config.training.length,
-            sequences=self.config.evaluation.sequences if sequences is None else sequences,
-            seed=self.config.seed,
-            device=choose_device(device),
-            progress=progress,
-        )
+        with precision(self.config.training.precision):
+            return evaluate(
+                self.model,
+                self.config.task,
+                self.config.test_lengths if lengths is None else lengths,
+                training_length=self.config.training.length,
+                sequences=self.config.evaluation.sequences if sequences is None else sequences,
+                seed=self.config.seed,
+                device=choose_device(device),
+                progress=progress,
+            )
 
     @classmethod
     def load(cls, path: str | Path) -> "TrainedRun":

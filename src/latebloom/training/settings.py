@@ -7,6 +7,7 @@ from latebloom.delay.controller import Hold
 from latebloom.delay.triggers import Trigger
 from latebloom.errors import require
 from latebloom.fields import check_fields
+from latebloom.kernels.precision import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +73,9 @@ class Training:
     """The largest norm of the gradient."""
     weigh: Literal["answers", "positions"] = "answers"
     """What counts the same in the loss: every named answer, or every position at which one is asked."""
+    precision: Precision = "tf32"
+    """Matrix products on a GPU: tf32 rounds their factors to 10 bits, float32 to 23 and takes about 1.6 times as long;
+    a CPU always computes in float32."""
     recurrence_factor: float = 1.0
     """After a switch, the recurrence learns at this factor of the rate."""
     attention_factor: float = 1.0

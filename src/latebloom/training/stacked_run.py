@@ -17,6 +17,7 @@ import torch
 from latebloom.config import RunConfig
 from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError
 from latebloom.evaluation.evaluate import evaluate_stacked
+from latebloom.kernels.precision import precision
 from latebloom.training.checkpoint import (
     keep_newest,
     latest_checkpoint,
@@ -59,6 +60,7 @@ def run_stacked(
             if folder is not None:
                 opened.enter_context(folder.opened(configs[name], str(device)))
         opened.enter_context(own_randomness(device))
+        opened.enter_context(precision(next(iter(configs.values())).training.precision))
         stop_requested = opened.enter_context(stop_requests())
         journals = {
             name: Journal(config, folders[name], lambda seen, name=name: observe(name, seen))

@@ -34,10 +34,10 @@ def stack_key(config: RunConfig) -> RunConfig:
     training, delay = config.training, config.delay
     phases = {name: Phase(batch_size=getattr(training, name).batch_size) for name in ("delayed", "full")}
     same_size = delay is None or training.delayed.batch_size == training.full.batch_size
-    if delay is None or same_size:
+    if same_size:
         phases["delayed"] = phases["full"]
     shared = replace(config, training=replace(training, recurrence_factor=1.0, attention_factor=1.0, **phases))
-    if same_size:
+    if delay is None or same_size:
         return replace(shared, seed=0, delay=None)
     return replace(shared, seed=0) if isinstance(delay.until, AtStep | AtFraction) else shared
 
@@ -107,7 +107,7 @@ class StackedTrainer:
         self.first, self.second = torch.zeros_like(self.stack.flat), torch.zeros_like(self.stack.flat)
         self._gradients = torch.zeros_like(self.stack.flat)
         self._optimizer = AdamW(training.betas, training.weight_decay)
-        self._stream = Stream(task, 0, training.length)
+        self.stream = Stream(task, 0, training.length)
         self._captured = Captured(device, capture)
         self.seeds = torch.tensor([config.seed for config in configs], device=device)
         self._index = torch.zeros((), dtype=torch.int64, device=device)
@@ -122,13 +122,18 @@ class StackedTrainer:
 
     def advance(self) -> list[int]:
         """Do one step of every run; which of them let attention in after it."""
-        length, variant = self._stream.length(self.step), self._variant()
+        length, variant = self.stream.length(self.step), self._variant()
         all_held = all(member.holding for member in self.members)
         size = (self.shared.training.delayed if all_held else self.shared.training.full).batch_size
         self._send_controls()
         self._captured.run((length, variant, size), lambda: self._device_step(length, variant, size))
         self.step += 1
         return [index for index, member in enumerate(self.members) if self._after_step(index, member)]
+
+    def rehearse(self, length: int) -> None:
+        """A step with everything in it that changes nothing: what memory it takes can be seen."""
+        self._controls.fill_(-1.0)  # no rate moves anything
+        self._device_step(length, "in", self.shared.training.full.batch_size)
 
     def _variant(self) -> str:
         """`out` if no run needs its attention now, `in` if all have it in full, `mixed` otherwise."""

@@ -1,0 +1,105 @@
+"""The benchmark on a CPU: a process of one thread for every core, against one process with all the threads."""
+
+import multiprocessing as mp
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from statistics import median
+from typing import Any
+
+import torch
+
+from latebloom.bench.arms import single, textbook
+from latebloom.bench.measure import product_peak
+from latebloom.bench.settings import LENGTH, bench_config
+from latebloom.bench.work import step_operations
+
+Tell = Callable[[str], None]
+TURNS = 5
+CPU = torch.device("cpu")
+
+
+def bench_cpu(cores: int, *, seconds: float, tell: Tell) -> dict[str, Any]:
+    """Steps a second of each way, taken in turns; ratios between them; the share of the machine's product peak."""
+    ways: dict[str, list[dict[str, Any]]] = {
+        "one process, all threads": [{"threads": cores}],
+        "one process a core": [{"threads": 1}] * cores,
+        "one process, one thread": [{"threads": 1}],
+        "the same, width 128": [{"threads": 1, "width": 128}],
+        "the same, textbook LSTM": [{"threads": 1, "textbook": True}],
+    }
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    peaks: dict[str, list[float]] = {name: [] for name in ways}
+    crews = {name: [Worker(**about) for about in workers] for name, workers in ways.items()}
+    try:
+        for turn in range(TURNS):
+            for name, crew in crews.items():
+                tell(f"{name}: turn {turn + 1} of {TURNS}")
+                for worker in crew:
+                    worker.start(seconds)
+                answers = [worker.answer() for worker in crew]
+                rates[name].append(sum(steps for steps, _ in answers))
+                peaks[name].append(sum(peak for _, peak in answers))
+    finally:
+        for crew in crews.values():
+            for worker in crew:
+                worker.stop()
+    # A share is taken turn by turn: the machine's peak at that moment is what the step could have had.
+    shares = {}
+    for name, width in (("one process, one thread", 64), ("the same, width 128", 128)):
+        operations = step_operations(bench_config(width=width), LENGTH)
+        shares[width] = [operations * r / p for r, p in zip(rates[name], peaks[name], strict=True)]
+    apart, together = rates["one process a core"], rates["one process, all threads"]
+    ratios = [a / b for a, b in zip(apart, together, strict=True)]
+    return {
+        "cores": cores,
+        "steps_per_second": {name: {"maximum": max(r), "median": median(r)} for name, r in rates.items()},
+        "processes_over_threads": {"maximum": max(ratios), "median": median(ratios)},
+        "share_of_peak": {str(width): {"maximum": max(s), "median": median(s)} for width, s in shares.items()},
+        "ratio_to_textbook": median(
+            a / b for a, b in zip(rates["one process, one thread"], rates["the same, textbook LSTM"], strict=True)
+        ),
+    }
+
+
+class Worker:
+    """A process with a run of its own, which steps when it is told to."""
+
+    def __init__(self, **about: Any) -> None:
+        context = mp.get_context("spawn")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_work, args=(other, about), daemon=True)
+        self._process.start()
+        self._pipe.recv()  # it is ready
+
+    def start(self, seconds: float) -> None:
+        self._pipe.send(seconds)
+
+    def answer(self) -> tuple[float, float]:
+        """Steps a second, and the operations a second of a matrix product just after them."""
+        return self._pipe.recv()
+
+    def stop(self) -> None:
+        self._pipe.send(None)
+        self._process.join(10)
+
+
+def _work(pipe: Connection, about: dict[str, Any]) -> None:
+    torch.set_num_threads(about["threads"])
+    config = bench_config(width=about.get("width", 64))
+    build = textbook if about.get("textbook") else _as_it_is
+    advance = build(config, LENGTH, CPU)
+    for _ in range(3):
+        advance()
+    pipe.send("ready")
+    while (seconds := pipe.recv()) is not None:
+        steps, started = 0, time.perf_counter()
+        while time.perf_counter() - started < seconds:
+            advance()
+            steps += 1
+        rate = steps / (time.perf_counter() - started)
+        pipe.send((rate, product_peak(CPU, 1024)))
+
+
+def _as_it_is(config: Any, length: int, device: torch.device) -> Callable[[], Any]:
+    return single(config, length, device, capture=False)

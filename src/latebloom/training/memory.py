@@ -1,0 +1,38 @@
+"""How many runs fit on a GPU at once: measured with two of them, not guessed."""
+
+from dataclasses import replace
+
+import torch
+
+from latebloom.config import RunConfig
+from latebloom.errors import ConfigError
+from latebloom.training.stacked_trainer import StackedTrainer
+
+SHARE = 0.8
+"""The part of the free memory that a stack may take; graphs and libraries need some too."""
+
+
+def runs_that_fit(config: RunConfig, device: torch.device) -> int:
+    """The number of runs of this shape that can be trained at once; raises if not even one can."""
+    try:
+        one, two = (_peak(config, device, count) for count in (1, 2))
+    except torch.OutOfMemoryError:
+        raise ConfigError(
+            f"training: even one run does not fit into the memory of {torch.cuda.get_device_name(device)}; "
+            "take a smaller model.width, training.full.batch_size or training.length"
+        ) from None
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info(device)
+    each = max(1, two - one)
+    return max(1, int((SHARE * free - (one - each)) / each))
+
+
+def _peak(config: RunConfig, device: torch.device, count: int) -> int:
+    """The bytes that one step of the longest length takes, with `count` runs."""
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    trainer = StackedTrainer([replace(config, seed=seed, delay=None) for seed in range(count)], device, capture=False)
+    trainer.rehearse(config.training.length)
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
