@@ -70,6 +70,22 @@ def test_fused_attention_over_strided_queries_keys_and_values(device, sequences,
     )
 
 
+@pytest.mark.parametrize(("sequences", "heads", "tokens", "features"), [(2, 2, 7, 16), (3, 1, 33, 8)])
+@pytest.mark.parametrize("has_extra", [False, True])
+def test_fused_attention_over_one_projection(device, sequences, heads, tokens, features, has_extra):
+    width = heads * features
+    inputs = [torch.randn(sequences, tokens, size, device=device) for size in (3 * width, width)[: 1 + has_extra]]
+
+    def padded(together, extra=None):
+        return together, extra, heads
+
+    check(
+        lambda *parts: (attention._FusedTogether.apply(*padded(*parts)),),
+        lambda *parts: (attention._attend_library(*padded(*parts)),),
+        inputs,
+    )
+
+
 @pytest.mark.parametrize(("models", "batch", "tokens", "width"), [(2, 3, 7, 16), (3, 5, 9, 24), (2, 6, 50, 64)])
 def test_the_fused_norm(device, models, batch, tokens, width):
     x = torch.randn(models, batch, tokens, width, device=device) * 3 + 1

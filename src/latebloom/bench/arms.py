@@ -35,11 +35,15 @@ def single(config: RunConfig, length: int, device: torch.device, *, capture: boo
 
 def textbook(config: RunConfig, length: int, device: torch.device) -> Callable[[], Any]:
     """A run whose LSTM goes token by token in Python, as it is often written."""
+    return _fix_length(textbook_trainer(config, device), config, length)
+
+
+def textbook_trainer(config: RunConfig, device: torch.device) -> Trainer:
     trainer = Trainer(config, device, capture=False)
     for part in list(trainer.model.modules()):
         if isinstance(part, Residual) and isinstance(part.body, LSTM):
             part.body = TextbookLSTM(part.body.cell)
-    return _fix_length(trainer, config, length)
+    return trainer
 
 
 class TextbookLSTM(nn.Module):
@@ -103,4 +107,9 @@ def captured(step: Callable[[], Any], device: torch.device) -> Callable[[], Any]
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
             step()
-    return graph.replay
+
+    def replay() -> Callable[[], Any]:
+        graph.replay()
+        return step  # what the graph reads must stay alive
+
+    return replay

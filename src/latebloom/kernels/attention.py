@@ -1,6 +1,6 @@
-"""Causal softmax attention as an operation.
+"""Causal softmax attention as operations.
 
-Shapes: S stacked models, B sequences, H heads, T tokens, E features a head.
+Shapes: S stacked models, B sequences, H heads, T tokens, E features a head, D = H * E.
 """
 
 from typing import Any
@@ -25,12 +25,41 @@ def stacked_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention has no weights of its own, so models (S, B, H, T, E) are more sequences to it."""
     models = q.shape[:2]
     q, k, v = (part.flatten(0, 1) for part in (q, k, v))
-    fused = q.is_cuda and q.dtype == torch.float32 and q.shape[2] <= MAX_TOKENS and q.shape[3] <= MAX_FEATURES
-    return (_Fused.apply(q, k, v) if fused else _library(q, k, v)).unflatten(0, models)
+    return (_Fused.apply(q, k, v) if _fits(q, q.shape[3]) else _library(q, k, v)).unflatten(0, models)
 
 
 causal_attention = stackable(_library, stacked_attention)
 """Queries, keys and values (B, H, T, E) -> what each token takes from those up to itself (B, H, T, E)."""
+
+
+def _apart(together: Tensor, extra: Tensor | None, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values (B, H, T, E) from (B, T, 3D) and what is added to the keys (B, T, D)."""
+    q, k, v = together.chunk(3, dim=-1)
+    k = k if extra is None else k + extra
+    q, k, v = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in (q, k, v))
+    return q, k, v
+
+
+def _attend_library(together: Tensor, extra: Tensor | None, heads: int) -> Tensor:
+    return _library(*_apart(together, extra, heads)).transpose(1, 2).flatten(2)
+
+
+def stacked_attend(together: Tensor, extra: Tensor | None, heads: int) -> Tensor:
+    """`attend` for S models: (S, B, T, 3D) -> (S, B, T, D)."""
+    models = together.shape[:2]
+    together, extra = together.flatten(0, 1), None if extra is None else extra.flatten(0, 1)
+    if _fits(together.unflatten(2, (3 * heads, -1)).transpose(1, 2), together.shape[2] // (3 * heads)):
+        return _FusedTogether.apply(together, extra, heads).unflatten(0, models)
+    return _attend_library(together, extra, heads).unflatten(0, models)
+
+
+attend = stackable(_attend_library, stacked_attend)
+"""Queries, keys and values as one projection makes them (B, T, 3D), what is added to the keys (B, T, D) or None, and
+the number of heads -> (B, T, D)."""
+
+
+def _fits(q: Tensor, features: int) -> bool:
+    return q.is_cuda and q.dtype == torch.float32 and q.shape[2] <= MAX_TOKENS and features <= MAX_FEATURES
 
 
 class _Fused(torch.autograd.Function):
@@ -42,11 +71,38 @@ class _Fused(torch.autograd.Function):
 
         ctx.precision = product_precision()
         ctx.save_for_backward(q, k, v)
-        return attention_triton.forward(q, k, v, ctx.precision)
+        return attention_triton.forward(q, k, v, None, ctx.precision)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         from latebloom.kernels import attention_triton
 
         q, k, v = ctx.saved_tensors
-        return attention_triton.backward(q, k, v, grads[0], ctx.precision)
+        return attention_triton.backward(q, k, v, None, grads[0], ctx.precision)
+
+
+class _FusedTogether(torch.autograd.Function):
+    """The same where queries, keys and values lie together: so do their gradients, and nothing is copied."""
+
+    @staticmethod
+    def forward(ctx: Any, together: Tensor, extra: Tensor | None, heads: int) -> Tensor:
+        from latebloom.kernels import attention_triton
+
+        extra = None if extra is None else extra.contiguous()
+        ctx.precision, ctx.heads = product_precision(), heads
+        ctx.save_for_backward(together, extra)
+        mixed = attention_triton.forward(*_apart(together, None, heads), extra, ctx.precision)
+        return mixed.transpose(1, 2).flatten(2)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        from latebloom.kernels import attention_triton
+
+        together, extra = ctx.saved_tensors
+        d_mixed = grads[0].unflatten(2, (ctx.heads, -1)).transpose(1, 2)
+        parts = _apart(together, None, ctx.heads)
+        d_q, d_k, _ = attention_triton.backward(*parts, extra, d_mixed, ctx.precision)
+        width = together.shape[2] // 3
+        d_together = torch.as_strided(d_q, together.shape, (*d_q.stride()[0:1], 3 * width, 1), d_q.storage_offset())
+        d_extra = None if extra is None else d_k.transpose(1, 2).flatten(2)
+        return d_together, d_extra, None

@@ -15,6 +15,9 @@ from latebloom.errors import ConfigError
 class NoPositions(nn.Module):
     """Attention sees a set; order comes from the recurrence before it and from causality."""
 
+    turns = False
+    """Whether `queries_keys` does anything."""
+
     def inputs(self, x: Tensor) -> Tensor:
         return x
 
@@ -24,6 +27,8 @@ class NoPositions(nn.Module):
 
 class Rotary(NoPositions):
     """RoPE: features turn with the position, so that a comparison sees the distance."""
+
+    turns = True
 
     def __init__(self, features: int, base: float = 10_000.0) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from latebloom.kernels.attention import causal_attention
+from latebloom.kernels.attention import attend, causal_attention
 from latebloom.models.attention.positions import Learned, NoPositions, Rotary
 from latebloom.models.layers import Linear
 
@@ -41,9 +41,12 @@ class SoftmaxAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
-        q, k, v = self.projected(x)
-        mixed = causal_attention(q, k, v)
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        if self.positions.turns:
+            mixed = causal_attention(*self.projected(x)).transpose(1, 2).flatten(2)
+        else:
+            x = self.positions.inputs(x)
+            mixed = attend(self.queries_keys_values(x), self._before(x), self.heads)
+        return self.output(mixed)
 
     def weights(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, H, T, T): how much each token takes from each; the naive form of `forward`."""
@@ -56,8 +59,13 @@ class SoftmaxAttention(nn.Module):
         """Queries, keys and values, each (B, H, T, E)."""
         x = self.positions.inputs(x)
         q, k, v = self.queries_keys_values(x).chunk(3, dim=-1)
-        if self.look_back is not None:
-            before = F.pad(x[:, :-1], (0, 0, 1, 0))  # the token before each token, zeros before the first
-            k = k + self.look_back(before)
+        before = self._before(x)
+        k = k if before is None else k + before
         q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in (q, k, v))
         return *self.positions.queries_keys(q, k), v
+
+    def _before(self, x: Tensor) -> Tensor | None:
+        """What the token before each token adds to its key (B, T, D)."""
+        if self.look_back is None:
+            return None
+        return self.look_back(F.pad(x[:, :-1], (0, 0, 1, 0)))  # nothing before the first

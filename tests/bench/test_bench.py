@@ -1,0 +1,113 @@
+"""The benchmark times what it says, in turns, and counts what a step must do."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from latebloom.bench.arms import textbook, textbook_trainer
+from latebloom.bench.cpu import Worker
+from latebloom.bench.measure import Arm, product_peak, take_turns
+from latebloom.bench.settings import LENGTH, bench_config
+from latebloom.bench.work import step_operations
+from latebloom.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+
+
+def test_the_setting_has_25_tokens():
+    assert bench_config().task.token_count(LENGTH) == 25
+
+
+def test_arms_take_turns_and_keep_the_least_and_the_median():
+    order: list[str] = []
+
+    def arm(name: str) -> Arm:
+        def build():
+            def advance():
+                order.append(name)
+
+            return advance
+
+        return Arm(name, build, runs=4)
+
+    arms = [arm("a"), arm("b")]
+    take_turns(arms, CPU, turns=5, seconds=1e-6, tell=lambda what: None)
+    turns = [name for i, name in enumerate(order) if i == 0 or order[i - 1] != name]
+    assert turns == ["a", "b"] * 6  # one cold start each, then five turns
+    for one in arms:
+        assert len(one.seconds) == 5
+        assert one.per_second == 4 / min(one.seconds)
+        told = one.to_json()
+        assert told["step_ms"]["minimum"] <= told["step_ms"]["median"]
+        assert told["cold_seconds"] > 0
+
+
+@pytest.mark.parametrize("width", [32, 64])
+def test_the_operations_of_a_step_are_those_that_torch_counts(width):
+    """Torch's own counter sees every product of the textbook form; it also counts the whole square of the scores, and
+    the way back into the embedding, which has no product, not at all."""
+    config = bench_config(width=width, batch=4)
+    advance = textbook(config, LENGTH, CPU)
+    with FlopCounterMode(display=False) as counted:
+        advance()
+    assert step_operations(config, LENGTH) == pytest.approx(counted.get_total_flops(), rel=0.06)
+
+
+def test_a_textbook_lstm_trains_as_the_library_does():
+    config = bench_config(width=16, batch=4)
+    losses = []
+    for build in (Trainer, textbook_trainer):
+        trainer = build(config, CPU)
+        for _ in range(3):
+            trainer.advance()
+        losses.append(trainer.read_means()["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_the_peak_is_a_rate_that_a_product_reaches():
+    peak = product_peak(CPU, 256)
+    left, right = torch.randn(2, 256, 256)
+    arm = Arm("product", lambda: lambda: left @ right)
+    take_turns([arm], CPU, turns=5, seconds=0.01, tell=lambda what: None)
+    reached = 2 * 256**3 * arm.per_second
+    assert 0.2 * peak < reached < 5 * peak
+
+
+def test_a_worker_steps_when_it_is_told_and_stops():
+    worker = Worker(threads=1, width=16)
+    worker.start(0.1)
+    steps, peak = worker.answer()
+    assert steps > 0
+    assert peak > 1e8
+    worker.stop()
+    assert not worker._process.is_alive()
+
+
+def test_the_command_writes_every_figure_of_a_cpu(tmp_path):
+    out = tmp_path / "bench.json"
+    command = [sys.executable, "-m", "latebloom", "bench", "--device", "cpu", "--seconds", "0.05", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(out.read_text())
+    assert {"environment", "steps_per_second", "processes_over_threads", "share_of_peak", "cores"} <= report.keys()
+    assert 0 < report["share_of_peak"]["64"]["median"] < 1.2
+    assert "share of the product peak, width 64" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--seconds", "0"], "seconds: 0.0"),
+        (["--out", "/nowhere/x.json"], "out: /nowhere/x.json"),
+        (["--steps", "1"], "steps: 1"),
+    ],
+)
+def test_a_mistake_is_one_sentence(words, said):
+    done = subprocess.run([sys.executable, "-m", "latebloom", "bench", *words], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

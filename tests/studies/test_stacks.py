@@ -1,0 +1,89 @@
+"""Many runs in stacks: which are trained at once, and what a failure does."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from latebloom import Delay, RunConfig, run, when_beyond
+from latebloom.errors import ConfigError, InterruptedRun
+from latebloom.studies.stacks import plan_waves, run_in_stacks
+from latebloom.training import stacked_run
+from latebloom.training.outcome import Progress
+from latebloom.training.stacked_run import run_stacked
+
+CPU = torch.device("cpu")
+
+
+def seeds(config: RunConfig, count: int, first: int = 0) -> dict[str, RunConfig]:
+    return {f"seed-{seed}": replace(config, seed=seed) for seed in range(first, first + count)}
+
+
+def plan(configs, folder, fit=1000):
+    return [list(wave) for wave in plan_waves(configs, folder, lambda config: fit)]
+
+
+def test_runs_of_one_shape_are_one_wave_and_others_another(tiny, tmp_path):
+    configs = seeds(tiny, 3) | {"wide": replace(tiny, model=replace(tiny.model, width=16))}
+    assert plan(configs, tmp_path) == [["seed-0", "seed-1", "seed-2"], ["wide"]]
+
+
+def test_what_does_not_fit_at_once_is_trained_in_even_waves(tiny, tmp_path):
+    waves = plan(seeds(tiny, 10), tmp_path, fit=6)
+    assert [len(wave) for wave in waves] == [5, 5]
+    assert [name for wave in waves for name in wave] == list(seeds(tiny, 10))
+
+
+def test_runs_that_cannot_promise_to_switch_together_stand_alone_where_batches_differ(tiny, tmp_path):
+    looking = replace(tiny, delay=Delay(until=when_beyond(0.9, latest=12)))  # its phases' batches differ in size
+    assert plan(seeds(looking, 2), tmp_path) == [["seed-0"], ["seed-1"]]
+
+
+def test_finished_runs_are_left_out_and_interrupted_ones_go_on_as_they_were(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(stacked_run, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    run(replace(tiny, seed=0), tmp_path / "seed-0", device="cpu")
+
+    def stop(step: int):
+        def observe(*words):
+            if words[-1].step >= step:
+                raise InterruptedRun("stopped by the test")
+
+        return observe
+
+    with pytest.raises(InterruptedRun):
+        run(replace(tiny, seed=5), tmp_path / "seed-5", device="cpu", observe=stop(9))
+    with pytest.raises(InterruptedRun):
+        run_stacked(seeds(tiny, 2, first=2), tmp_path, CPU, observe=stop(9))
+    configs = seeds(tiny, 8)
+    assert plan(configs, tmp_path) == [["seed-2", "seed-3"], ["seed-5"], ["seed-1", "seed-4", "seed-6", "seed-7"]]
+    seen: dict[str, int] = {}
+
+    def observe(name: str, progress: Progress) -> None:
+        seen.setdefault(name, progress.step)
+
+    assert run_in_stacks(configs, tmp_path, CPU, observe, fit=lambda config, device: 100) == {}
+    assert seen["seed-2"] > 0  # went on
+    assert seen["seed-5"] > 0
+    assert seen["seed-1"] == 0
+    assert "seed-0" not in seen
+    assert plan(configs, tmp_path) == []
+
+
+def test_a_wave_that_fails_does_not_stop_the_others(tiny, tmp_path):
+    (tmp_path / "wide").write_text("a file where a folder should be")
+    configs = {"wide": replace(tiny, model=replace(tiny.model, width=16))} | seeds(tiny, 2)
+    failures = run_in_stacks(configs, tmp_path, CPU, lambda name, seen: None, fit=lambda config, device: 100)
+    assert list(failures) == ["wide"]
+    assert "cannot be written" in failures["wide"]
+    assert (tmp_path / "seed-1" / "result.json").exists()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="takes a GPU")
+def test_more_than_fits_is_known_before_training(tiny):
+    from latebloom.training.memory import runs_that_fit
+
+    device = torch.device("cuda")
+    assert runs_that_fit(tiny, device) > 1000
+    huge = replace(tiny.training, full=replace(tiny.training.full, batch_size=1 << 24))
+    with pytest.raises(ConfigError, match="even one run does not fit"):
+        runs_that_fit(replace(tiny, training=huge, delay=None), device)

@@ -1,0 +1,50 @@
+"""One configuration with many seeds."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from latebloom import run
+from latebloom.cli import main
+from latebloom.errors import CheckpointError
+from latebloom.seeds import seen, train_seeds
+
+
+@pytest.fixture
+def config_file(tiny, tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(tiny.to_json()))
+    return file
+
+
+def test_every_seed_is_the_run_that_it_gives_alone(tiny, tmp_path, config_file, capsys):
+    out = tmp_path / "many"
+    main(["train", "--config", str(config_file), "--seed", "3", "--seeds", "2", "--out", str(out), "--device", "cpu"])
+    said = capsys.readouterr()
+    assert "over 2 seeds" in said.out
+    summary = json.loads((out / "summary.json").read_text())
+    assert [one["name"] for one in summary["runs"]] == ["seed-3", "seed-4"]
+    for one in summary["runs"]:
+        alone = run(replace(tiny, seed=one["seed"]), device="cpu")
+        assert one["evaluation"] == alone.evaluation.to_json()
+        assert (out / one["name"] / "result.json").exists()
+
+
+def test_a_folder_of_other_runs_is_refused_before_training(tiny, tmp_path):
+    run(replace(tiny, seed=1, delay=None), tmp_path / "seed-1", device="cpu")
+    with pytest.raises(CheckpointError, match="seed-1 holds another run"):
+        train_seeds(tiny, 2, tmp_path, device="cpu")
+    assert not (tmp_path / "seed-0").exists()
+
+
+def test_no_seeds_are_a_mistake(config_file, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--config", str(config_file), "--seeds", "0"])
+    assert stop.value.code == 2
+    assert "seeds: 0 is not possible" in capsys.readouterr().err
+
+
+def test_the_sentence_counts_what_it_says(tiny):
+    evaluation = run(tiny, device="cpu").evaluation
+    assert seen([evaluation, evaluation]).startswith("A reach of 3 or more in 0 of 2 seeds")
