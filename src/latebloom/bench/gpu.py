@@ -61,9 +61,9 @@ def _steps(device: torch.device, mode: Precision, seconds: float, peak: float, t
 def _lstms(device: torch.device, width: int, seconds: float, tell: Tell) -> dict[str, Any]:
     shape = (width, SEEDS, 64, 25, device)
     arms = [
-        Arm(f"{SEEDS} library LSTMs of width {width}, one after the other", lambda: library_lstms(*shape), SEEDS),
-        Arm("the same, captured", lambda: captured(library_lstms(*shape), device), SEEDS),
-        Arm("the fused LSTM, captured", lambda: captured(fused_lstms(*shape), device), SEEDS),
+        Arm(f"{SEEDS} library LSTMs, width {width}", lambda: library_lstms(*shape), SEEDS),
+        Arm(f"the same, captured, width {width}", lambda: captured(library_lstms(*shape), device), SEEDS),
+        Arm(f"the fused LSTM, captured, width {width}", lambda: captured(fused_lstms(*shape), device), SEEDS),
     ]
     take_turns(arms, device, turns=TURNS, seconds=seconds / 2, tell=tell)
     eager, library, fused = arms

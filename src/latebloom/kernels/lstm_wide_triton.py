@@ -121,7 +121,10 @@ def _backward_kernel(
 
 
 def _tiling(width: int) -> dict[str, int]:
-    return {"D": width, "UNITS": triton.next_power_of_2(width), "CHUNK": 32, "ROWS": 32, "num_warps": 4}
+    """How a kernel divides its work; measured on an H200 at width 128."""
+    units = triton.next_power_of_2(width)
+    chunk = 64 if units <= 128 else 32
+    return {"D": width, "UNITS": units, "CHUNK": chunk, "ROWS": 32, "num_warps": 8, "num_stages": 1}
 
 
 def forward(

@@ -55,7 +55,10 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree that this package is imported from, `+` behind it if files were changed."""
+    """The commit of the source tree that this package is imported from, `+` behind it if files were changed.
+
+    A copy that is no checkout, on a machine without git or in a container, is told by LATEBLOOM_COMMIT.
+    """
     folder = Path(__file__).parent
 
     def git(*words: str) -> str:
@@ -68,7 +71,7 @@ def _commit() -> str | None:
         git("ls-files", "--error-unmatch", str(Path(__file__)))
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.SubprocessError):
-        return None
+        return os.environ.get("LATEBLOOM_COMMIT")
 
 
 def _processor() -> str:
