@@ -64,11 +64,13 @@ def test_the_commands_work_as_printed_with_smaller_models(tmp_path):
     from latebloom import recipe
 
     (tmp_path / "my-run.json").write_text(json.dumps(recipe("demo-dat").to_json()))
-    assert [words[0] for words in commands()] == ["list", "train", "train", "train", "train", "evaluate"]
+    assert [words[0] for words in commands()] == ["list", *["train"] * 5, "evaluate", "bench"]
     for words in commands():
         starts_a_run = "--recipe" in words or "--config" in words
         if starts_a_run:
             words = [word for word in words if not word.startswith("training.steps")] + SMALLER
+        if words[0] == "bench":
+            words = [*words, "--seconds", "0.05"]
         command = [sys.executable, "-m", "latebloom", *words]
         ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert ran.returncode == 0, ran.stderr
@@ -82,8 +84,9 @@ def test_the_make_targets_exist():
     assert all(f"\n{line.split()[1]}:" in makefile for line in lines)
 
 
-def test_the_table_is_that_of_the_results():
-    ran = subprocess.run([sys.executable, "docs/figures.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+@pytest.mark.parametrize("script", ["figures.py", "performance_tables.py"])
+def test_the_tables_are_those_of_the_results(script):
+    ran = subprocess.run([sys.executable, f"docs/{script}", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
 
 

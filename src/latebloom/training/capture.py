@@ -1,5 +1,6 @@
 """Steps as CUDA graphs: hundreds of small launches become one."""
 
+import warnings
 from collections.abc import Callable, Hashable
 
 import torch
@@ -11,13 +12,15 @@ class Captured:
     A step must read all that changes from tensors that stay where they are, and write its results into such. The
     first time is a real step, not a rehearsal: it leaves nothing to undo, and what is set up lazily (kernels that are
     compiled, optimizer state) is there when the step is captured. All graphs share one pool of memory, since they never
-    run at the same time. On a CPU every step runs as it is.
+    run at the same time. On a CPU every step runs as it is, and so it does on a GPU from the moment a step could not be
+    captured; `reason` says why.
     """
 
     def __init__(self, device: torch.device, enabled: bool = True) -> None:
         self.enabled = enabled and device.type == "cuda"
         self._seen: set[Hashable] = set()
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self.reason: str | None = None if self.enabled else f"steps are captured on a GPU, not on {device}"
         if self.enabled:
             self._pool = torch.cuda.graph_pool_handle()
             # One stream for all: libraries keep a workspace for each, and may choose their algorithms by it.
@@ -30,19 +33,24 @@ class Captured:
             return
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            if key not in self._seen:
-                self._seen.add(key)
-                step()
-            else:
-                if key not in self._graphs:
-                    graph = torch.cuda.CUDAGraph()
-                    with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-                        step()
-                    self._graphs[key] = graph
+            if key in self._seen and key not in self._graphs:
+                self._capture(key, step)
+            self._seen.add(key)
+            if key in self._graphs:
                 self._graphs[key].replay()
+            else:
+                step()
         torch.cuda.current_stream().wait_stream(self._stream)
 
-    def forget(self) -> None:
-        """Drop the graphs, because the tensors that they read are no longer the ones in use."""
-        self._graphs.clear()
-        self._seen.clear()
+    def _capture(self, key: Hashable, step: Callable[[], None]) -> None:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                step()
+        except RuntimeError as error:
+            self.enabled = False
+            self.reason = f"capturing a step failed: {str(error).splitlines()[0]}"
+            self._graphs.clear()
+            warnings.warn(f"steps are not captured, which is slower: {self.reason}", stacklevel=2)
+        else:
+            self._graphs[key] = graph

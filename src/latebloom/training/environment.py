@@ -57,8 +57,10 @@ def _version(package: str) -> str | None:
 def _commit() -> str | None:
     """The commit of the source tree that this package is imported from, `+` behind it if files were changed.
 
-    A copy that is no checkout, on a machine without git or in a container, is told by LATEBLOOM_COMMIT.
+    LATEBLOOM_COMMIT tells it where the tree is a copy without its history, in a container or on a cluster.
     """
+    if "LATEBLOOM_COMMIT" in os.environ:
+        return os.environ["LATEBLOOM_COMMIT"]
     folder = Path(__file__).parent
 
     def git(*words: str) -> str:
@@ -71,7 +73,7 @@ def _commit() -> str | None:
         git("ls-files", "--error-unmatch", str(Path(__file__)))
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get("LATEBLOOM_COMMIT")
+        return None
 
 
 def _processor() -> str:

@@ -1,0 +1,186 @@
+"""The tables of docs/performance.md, from the benchmarks in results/.
+
+python docs/performance_tables.py            write them
+python docs/performance_tables.py --check    fail if the page says something else (a test does this)
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from scipy.stats import bootstrap
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "performance.md"
+WANTED = {  # what the figure is, what it must be, what we aim at
+    "seed_steps_per_second": ("seed-steps a second, stacked", 10_000, 20_000),
+    "ratio_to_eager": ("ratio to an eager single run", 30, 50),
+    "ratio_to_captured": ("ratio to a captured single run", 8, 15),
+    "price_of_64_seeds": ("64 seeds cost, in single captured steps", 6, 3),
+    "fused_lstm_ratio": ("fused LSTM against 64 captured cuDNN calls, width 64", 8, 20),
+    "fused_lstm_ratio_128": ("the same, width 128", 8, 20),
+    "hundred_seed_minutes": ("100 seeds x 10,000 steps, both ways, tested to 16x, in minutes", 5, 2),
+}
+LESS_IS_BETTER = {"price_of_64_seeds", "hundred_seed_minutes"}
+
+
+def read(name: str) -> dict[str, Any]:
+    return json.loads((ROOT / "results" / name).read_text())
+
+
+def headline() -> str:
+    report = read("bench-h200.json")
+    lines = ["| figure | seen | must | aim |", "|---|---|---|---|"]
+    for name, (label, must, aim) in WANTED.items():
+        value = report[name]
+        better = (lambda a, b: a <= b) if name in LESS_IS_BETTER else (lambda a, b: a >= b)
+        reached = "aim reached" if better(value, aim) else "reached" if better(value, must) else "**not reached**"
+        shown = f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+        lines.append(f"| {label} | {shown} ({reached}) | {must:,} | {aim:,} |")
+    where = report["environment"]
+    command = " ".join(["latebloom", *where["command"][1:]])
+    lines += [
+        "",
+        f"{where['accelerator']}, torch {where['torch']}, Triton {where['triton']}, Python {where['python']}, "
+        f"products in {report['precision']}, commit {where['commit'][:12]}; `{command}`.",
+    ]
+    return "\n".join(lines)
+
+
+def arms() -> str:
+    report = read("bench-h200.json")
+    lines = [
+        "| arm | step, ms: least (median) | seed-steps a second | of the product peak | cold start, s | memory, MB |",
+        "|---|---|---|---|---|---|",
+    ]
+    lstms = {name: arm for figures in report["fused_lstm"].values() for name, arm in figures["arms"].items()}
+    for name, arm in {**report["arms"], **lstms}.items():
+        share = f"{arm['share_of_peak']:.1%}" if "share_of_peak" in arm else ""
+        times = f"{arm['step_ms']['minimum']:.3f} ({arm['step_ms']['median']:.3f})"
+        lines.append(
+            f"| {name} | {times} | {arm['seed_steps_per_second']:,.0f} | {share} | {arm['cold_seconds']:.1f} | "
+            f"{arm['peak_memory_mb']:,.0f} |"
+        )
+    lines += ["", f"The product peak is {report['product_peak_tflops']:.0f} TFLOP/s, measured in the same run."]
+    return "\n".join(lines)
+
+
+def growth() -> str:
+    lines = [
+        "| runs | width | tokens | step, ms | seed-steps a second | of the product peak | peak memory, MB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in read("bench-h200.json")["growth"]:
+        lines.append(
+            f"| {row['runs']} | {row['width']} | {row['tokens']} | {row['step_ms']['minimum']:.2f} | "
+            f"{row['seed_steps_per_second']:,.0f} | {row['share_of_peak']:.1%} | {row['peak_memory_mb']:,.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def study() -> str:
+    found = read("bench-h200.json")["hundred_seed_study"]
+    multiples = list(next(iter(found["mean_accuracy"].values())))
+    lines = [
+        f"| {found['seeds']} seeds x {found['steps']:,} steps | seconds | " + " | ".join(multiples) + " |",
+        "|---|---|" + "---|" * len(multiples),
+    ]
+    for name, row in found["mean_accuracy"].items():
+        cells = " | ".join(f"{row[multiple]:.3f}" for multiple in multiples)
+        lines.append(f"| {name} | {found['seconds'][name]:.0f} | {cells} |")
+    return "\n".join(lines)
+
+
+def precisions() -> str:
+    """Accuracy at each length in either precision, over the same seeds, and the difference seed by seed."""
+    runs = {mode: read(f"precision-{mode}.json")["runs"] for mode in ("float32", "tf32")}
+    by_seed = {
+        mode: {run["seed"]: {row["length"]: row["accuracy"] for row in run["evaluation"]["lengths"]} for run in rows}
+        for mode, rows in runs.items()
+    }
+    seeds = sorted(by_seed["float32"])
+    assert seeds == sorted(by_seed["tf32"])
+    start = runs["tf32"][0]["evaluation"]["training_length"]
+    lines = ["| length | float32 | tf32 | tf32 - float32, seed by seed [95%] |", "|---|---|---|---|"]
+    for length in by_seed["tf32"][seeds[0]]:
+        one, other = (np.array([by_seed[mode][seed][length] for seed in seeds]) for mode in ("float32", "tf32"))
+        gap = other - one
+        interval = bootstrap((gap,), np.mean, rng=np.random.default_rng(0)).confidence_interval
+        lines.append(
+            f"| {length / start:g}x | {mean(one):.3f} | {mean(other):.3f} | "
+            f"{gap.mean():+.3f} [{interval.low:+.3f}, {interval.high:+.3f}] |"
+        )
+    held = {mode: sum(run["reach"] >= 3 for run in rows) for mode, rows in runs.items()}
+    lines += [
+        "",
+        f"A reach of 3 or more: {held['float32']} of {len(seeds)} seeds in float32, {held['tf32']} in tf32.",
+    ]
+    return "\n".join(lines)
+
+
+def cpu() -> str:
+    report = read("bench-cpu.json")
+    ratio, shares = report["processes_over_threads"], report["share_of_peak"]
+    lines = ["| figure | best turn | median | must |", "|---|---|---|---|"]
+    lines.append(f"| a process a core / all threads in one | {ratio['maximum']:.2f} | {ratio['median']:.2f} | 1.3 |")
+    for width, must in (("64", "50%"), ("128", "70%")):
+        share = shares[width]
+        lines.append(
+            f"| share of the product peak, width {width} | {share['maximum']:.0%} | {share['median']:.0%} | {must} |"
+        )
+    lines.append(f"| ratio to a textbook LSTM | | {report['ratio_to_textbook']:.2f} | |")
+    where = report["environment"]
+    lines += [
+        "",
+        f"{where['processor']}, {report['cores']} cores, torch {where['torch']}; `latebloom bench --device cpu`.",
+    ]
+    return "\n".join(lines)
+
+
+def speed() -> str:
+    """The README's sentence."""
+    report = read("bench-h200.json")
+    rate, eager, alone = (report[name] for name in ("seed_steps_per_second", "ratio_to_eager", "ratio_to_captured"))
+    return (
+        f"on an H200 {rate:,.0f} steps of a run a second,\n{eager:.0f} times an eager run and {alone:.0f} times a "
+        "captured one; a hundred seeds of 10,000 steps, both ways of training,\ntested to sixteen times the training "
+        f"length, in {report['hundred_seed_minutes']:.0f} minutes."
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "headline": headline,
+    "arms": arms,
+    "growth": growth,
+    "study": study,
+    "precision": precisions,
+    "cpu": cpu,
+}
+README = ROOT / "README.md"
+
+
+def filled(text: str, tables: dict[str, Callable[[], str]]) -> str:
+    for name, table in tables.items():
+        begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        before, _, rest = text.partition(begin)
+        _, _, after = rest.partition(end)
+        text = f"{before}{begin}\n{table()}\n{end}{after}"
+    return text
+
+
+def main() -> None:
+    for page, tables in ((PAGE, TABLES), (README, {"speed": speed})):
+        text = page.read_text()
+        wanted = filled(text, tables)
+        if "--check" not in sys.argv[1:]:
+            page.write_text(wanted)
+        elif wanted != text:
+            sys.exit(f"{page.name} is not what the benchmarks in results/ say")
+
+
+if __name__ == "__main__":
+    main()

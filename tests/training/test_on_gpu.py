@@ -1,0 +1,131 @@
+"""What is promised of a GPU; run where there is one (`pytest -m gpu`)."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from latebloom import Delay, Phase, RunConfig, Training, at_step, hybrid, run, when_beyond
+from latebloom.kernels.precision import precision
+from latebloom.studies.local import run_all
+from latebloom.training import stacked_run
+from latebloom.training.capture import Captured
+from latebloom.training.stacked_run import run_stacked
+from latebloom.training.stacked_trainer import StackedTrainer
+from latebloom.training.trainer import Trainer
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="takes a GPU"),
+]
+GPU = torch.device("cuda")
+
+
+@pytest.fixture
+def paper() -> RunConfig:
+    phase = Phase(batch_size=64, warmup=20)
+    delay = Delay(until=at_step(40), withhold=("recall",))
+    return RunConfig(model=hybrid(width=64), delay=delay, training=Training(steps=100, full=phase, delayed=phase))
+
+
+def different_runs(paper: RunConfig) -> list[RunConfig]:
+    slow = replace(paper.training, full=replace(paper.training.full, learning_rate=1e-3))
+    return [
+        replace(paper, seed=1),
+        replace(paper, seed=2, delay=None),
+        replace(paper, seed=3, delay=None, training=slow),
+        replace(paper, seed=4, delay=Delay(until=at_step(60), hold="ramp", ramp_steps=20)),
+        replace(paper, seed=5, delay=Delay(until=when_beyond(0.3, latest=70, every=10))),
+    ]
+
+
+def test_a_stacked_seed_follows_its_standalone_run_in_float32(paper):
+    configs = different_runs(paper)
+    with precision("float32"):
+        stack, alone = StackedTrainer(configs, GPU), [Trainer(config, GPU) for config in configs]
+        for _ in range(99):
+            assert stack.advance() == [i for i, trainer in enumerate(alone) if trainer.advance()]
+        stack.read_means(list(range(len(configs))))
+        for trainer in alone:
+            trainer.read_means()
+            trainer.advance()
+        stack.advance()
+        for i, means in stack.read_means(list(range(len(configs)))).items():
+            assert means["loss"] == pytest.approx(alone[i].read_means()["loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["tf32", "float32"])
+def test_a_run_repeats_itself_bit_for_bit_captured_or_not(paper, mode):
+    with precision(mode):
+        trainers = [Trainer(paper, GPU), Trainer(paper, GPU), Trainer(paper, GPU, capture=False)]
+        stacks = [StackedTrainer(different_runs(paper), GPU, capture=capture) for capture in (True, True, False)]
+        for one in (*trainers, *stacks):
+            for _ in range(100):
+                one.advance()
+        first, *others = [torch.cat([p.flatten() for p in trainer.model.parameters()]) for trainer in trainers]
+        assert all(torch.equal(first, other) for other in others)
+        assert all(torch.equal(stacks[0].stack.flat, stack.stack.flat) for stack in stacks[1:])
+
+
+def test_most_steps_are_replayed(paper):
+    trainer = Trainer(paper, GPU)
+    for _ in range(100):
+        trainer.advance()
+    assert trainer.captured.reason is None
+    assert len(trainer.captured._graphs) > 10
+
+
+def test_a_step_that_cannot_be_captured_goes_on_eagerly_and_says_why():
+    captured = Captured(GPU)
+    count = torch.zeros((), device=GPU)
+
+    def step():
+        count.add_(1)
+        float(count)  # waits for the device, which a captured step must not
+
+    captured.run("step", step)
+    with pytest.warns(UserWarning, match="steps are not captured, which is slower"):
+        captured.run("step", step)
+    captured.run("step", step)
+    assert float(count) == 3
+    assert captured.reason is not None
+    assert "captur" in captured.reason
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_an_interrupted_run_goes_on_bit_for_bit(paper, tmp_path, monkeypatch, stacked):
+    from latebloom.errors import InterruptedRun
+
+    monkeypatch.setattr(stacked_run, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    paper = replace(paper, training=replace(paper.training, checkpoint_every=10, log_every=10))
+    configs = {f"seed-{seed}": replace(paper, seed=seed) for seed in range(2)}
+
+    def go(folder, stop_at=10**9):
+        def observe(*words):
+            if words[-1].step >= stop_at:
+                raise InterruptedRun("stopped by the test")
+
+        if stacked:
+            run_stacked(configs, folder, GPU, observe=observe)
+        else:
+            for name, config in configs.items():
+                run(config, folder / name, device="cuda", observe=observe)
+
+    go(tmp_path / "whole")
+    for moment in (25, 65):
+        with pytest.raises(InterruptedRun):
+            go(tmp_path / "parts", moment)
+    go(tmp_path / "parts")
+    for name in configs:
+        for file in ("model/model.safetensors", "metrics.jsonl"):
+            whole, parts = ((tmp_path / folder / name / file).read_bytes() for folder in ("whole", "parts"))
+            assert whole == parts, (name, file)
+
+
+def test_many_runs_of_two_shapes_are_trained_and_reported(paper, tmp_path):
+    configs = {f"seed-{seed}": replace(paper, seed=seed) for seed in range(3)}
+    configs["wide"] = replace(paper, model=hybrid(width=128))
+    trained = run_all(configs, tmp_path, device="cuda")
+    assert [run.result["stacked"] for run in trained.values()] == [3, 3, 3, 1]
+    assert json.loads((tmp_path / "wide" / "result.json").read_text())["switch_step"] == 40
