@@ -31,7 +31,7 @@ BOTH = {"joint": FALLS, "dat": HOLDS}
 
 @pytest.mark.parametrize(
     ("name", "magic"),
-    [("a.png", b"\x89PNG"), ("a.svg", b"<svg"), ("a.pdf", b"%PDF"), ("sub/a.html", b"<!DOCTYPE html>")],
+    [("a.png", b"\x89PNG"), ("a.svg", b"<svg"), ("a.pdf", b"%PDF"), ("sub/a.html", b"<!doctype html>")],
 )
 def test_a_plot_is_written_in_the_format_of_its_name(tmp_path, name, magic):
     path = plot(BOTH, tmp_path / name)

@@ -16,7 +16,7 @@ from latebloom.report.figures import accuracy_figure, answer_figures, curve_figu
 from latebloom.report.panel import comparisons, panels
 from latebloom.report.study import read_sections, write_report
 from latebloom.report.study_page import study_page
-from latebloom.report.study_tables import accuracy_table, comparison_table, reach_table
+from latebloom.report.study_tables import accuracy_table, comparison_table, every_length_table, reach_table
 from latebloom.report.words import doubt, headline
 from latebloom.results.file import write_results
 
@@ -52,6 +52,8 @@ def test_the_accuracy_table_has_means_over_seeds_and_shows_what_is_missing():
         record("dat", 1, evaluation({25: 1.0, 50: 0.7, 75: 0.9})),
         record("dat", 2, None, failure="stopped"),
         record("joint", 0, evaluation({25: 0.5, 75: 0.0})),
+        record("gap", 0, evaluation({25: 0.5, 50: 0.3})),
+        record("gap", 1, evaluation({25: 0.5, 75: 0.2})),
         record("lstm", 0, None, failure="stopped"),
     ]
     table = accuracy_table(only(records))
@@ -59,6 +61,7 @@ def test_the_accuracy_table_has_means_over_seeds_and_shows_what_is_missing():
     assert rows(table) == {
         "dat": ["2 of 3", "100.0% [100.0, 100.0]", "80.0% [70.0, 90.0]", "85.0% [80.0, 90.0]"],
         "joint": ["1", "50.0%", "–", "0.0%"],
+        "gap": ["2", "50.0% [50.0, 50.0]", "30.0% (1 seed)", "20.0% (1 seed)"],
         "lstm": ["0 of 1", "–", "–", "–"],
     }
 
@@ -68,7 +71,8 @@ def test_the_short_table_keeps_whole_multiples_and_the_longest_length():
     panel = only([record("dat", 0, evaluation(levels))])
     heads = ("1x (25)", "2x (50)", "3x (75)", "16x (400)", "18.4x (460)")
     assert accuracy_table(panel).head[2:] == heads
-    assert len(accuracy_table(panel, every_length=True).head) == 2 + len(levels)
+    every = every_length_table(panel)
+    assert [row[0].text for row in every.rows] == [f"{n / 25:.3g}x ({n})" for n in levels]
 
 
 def test_reach_and_cliff_are_those_of_the_seeds():
@@ -135,7 +139,8 @@ FAILED = [record("mamba", 0, None, failure="x")]
             two(0.98, 0.25, 8),
             "On sequences of 75 items, 3x the longest in training, dat gets every answer right on 98.0% and joint on "
             "25.0%. Only dat holds 90% there.",
-            "Means over 8 seeds. dat is ahead of joint by 73.0 percentage points over 8 shared seeds (p = 0.00781).",
+            "Means over 8 seeds. dat is ahead of joint by 73.0 percentage points over 8 shared seeds (p = 0.0078, "
+            "corrected).",
         ),
         (
             two(0.98, 0.25, 5) + FAILED,
@@ -166,6 +171,16 @@ def test_a_difference_that_seeds_do_not_bear_out_is_called_so():
     ]
     panel = only(records)
     assert ", which could be chance (p = " in doubt(panel, *comparisons([panel]))
+
+
+def test_who_is_ahead_is_said_of_the_seeds_that_both_have():
+    levels = {"dat": {0: 0.5, 1: 0.5, 9: 1.0}, "joint": {0: 0.6, 1: 0.6}}
+    records = [
+        record(arm, seed, evaluation({25: 1.0, 75: level})) for arm in levels for seed, level in levels[arm].items()
+    ]
+    panel = only(records)
+    assert panel.standings[0][0] == "dat"
+    assert "joint is ahead of dat by 10.0 percentage points over 2 shared seeds" in doubt(panel, *comparisons([panel]))
 
 
 def test_of_many_arms_the_headline_names_the_best_two_and_the_last():

@@ -56,8 +56,10 @@ def as_svg(spec: Spec) -> str:
 def _converted(spec: Spec, svg: str, form: str) -> bytes:
     import vl_convert as convert
 
+    from latebloom.report.page import chart_page
+
     if form == "html":
-        return convert.vegalite_to_html(spec, bundle=True).encode()
+        return chart_page(spec).encode()
     if form == "svg":
         return svg.encode()
     return convert.svg_to_pdf(svg) if form == "pdf" else convert.svg_to_png(svg, ppi=144)
@@ -160,6 +162,7 @@ def run_color(alt: Any, shown: Sequence[str], names: Sequence[str]) -> Any:
             symbolStrokeWidth=4,
             symbolOpacity=1,
             columns=alt.ExprRef("width < 480 ? 2 : 4"),
+            labelLimit=alt.ExprRef("width < 480 ? width / 2 - 24 : width / 4 + 60"),
         ),
     )
 

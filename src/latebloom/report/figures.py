@@ -1,6 +1,7 @@
 """The pictures of a panel: accuracy by length, each answer alone, and the curves of training."""
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from latebloom.evaluation.result import CLAIM
@@ -93,7 +94,8 @@ def _curves(panel: Panel, measure: str, length: int | None, title: str) -> Spec:
 
 
 def _curve(run: RunRecord, measure: str, length: int | None) -> dict[str, Any] | None:
-    points = [point for point in run.curve if (point.measure, point.length) == (measure, length)]
+    # What is no number could not be drawn, nor be written as JSON.
+    points = [p for p in run.curve if (p.measure, p.length) == (measure, length) and isfinite(p.value)]
     if not points:
         return None
     return {

@@ -87,6 +87,13 @@ def comparison_page(
     return page.html()
 
 
+def chart_page(chart: Spec) -> str:
+    """A chart and nothing else."""
+    page = Page(chart["title"]["text"] or "Accuracy by length")
+    page.chart("chart", chart, titled=False)
+    return page.html()
+
+
 @cache
 def _vega() -> str:
     from vl_convert import javascript_bundle

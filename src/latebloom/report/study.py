@@ -10,7 +10,7 @@ from latebloom.report.figures import accuracy_figure, answer_figures, curve_figu
 from latebloom.report.panel import Panel, comparisons, panels
 from latebloom.report.statistics import Comparison
 from latebloom.report.study_page import Section, study_page
-from latebloom.report.study_tables import accuracy_table, comparison_table, reach_table
+from latebloom.report.study_tables import accuracy_table, comparison_table, every_length_table, reach_table
 from latebloom.report.tables import as_latex, as_markdown
 from latebloom.report.words import doubt, headline
 from latebloom.results.file import read_results
@@ -42,7 +42,7 @@ def _section(name: str, panel: Panel, compared: list[Comparison]) -> Section:
         answers=answer_figures(panel),
         curves=curve_figures(panel),
         tables=tables,
-        every_length=accuracy_table(panel, every_length=True),
+        every_length=every_length_table(panel),
     )
 
 

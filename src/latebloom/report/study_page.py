@@ -11,6 +11,8 @@ from latebloom.report.panel import Panel
 from latebloom.report.tables import Table, as_html
 from latebloom.results.record import RunRecord
 
+MOST_ROWS = 15
+"""A longer table is folded."""
 CURVES_NOTE = (
     "A line a seed. Dashed upright lines: the step at which attention was let in. Accuracy is held out, and counts an "
     "answer also while training does not ask for it yet."
@@ -83,7 +85,9 @@ def _add_section(page: Page, section: Section, studies: list[str]) -> None:
     for name, heading in (("accuracy", "Accuracy"), ("reach", "Reach and cliff"), ("compared", "Arms compared")):
         if name in section.tables:
             table = section.tables[name]
-            page.add(f"<h3>{heading}</h3>{as_html(table)}")
+            folded = len(table.rows) > MOST_ROWS
+            unfold = f'<details class="more"><summary>{len(table.rows)} rows</summary>'
+            page.add(f"<h3>{heading}</h3>{unfold * folded}{as_html(table)}{'</details>' * folded}")
             page.text(table.note, "note")
     page.add(f'<details class="more"><summary>Every tested length</summary>{as_html(section.every_length)}</details>')
     for heading, figures, note in (

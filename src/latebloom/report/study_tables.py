@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from latebloom.evaluation.interval import binomial_interval
-from latebloom.evaluation.result import HOLDS_AT, Evaluation
+from latebloom.evaluation.result import HOLDS_AT, Evaluation, held_length
 from latebloom.report.panel import Panel
 from latebloom.report.statistics import Comparison, Estimate, mean_interval
 from latebloom.report.tables import EMPTY, MISSING, Cell, Table
@@ -13,17 +13,24 @@ MULTIPLES = (1, 2, 3, 4, 8, 16, 32, 64)
 """Of the tested lengths, the multiples that the short table shows, with the longest of all."""
 
 
-def accuracy_table(panel: Panel, every_length: bool = False) -> Table:
-    """A row an arm, a column a length."""
-    lengths = panel.lengths if every_length else _main_lengths(panel)
-    rows = [
-        (Cell(arm), seeds_of(panel, arm), *(percent(panel.estimate(arm, n)) for n in lengths)) for arm in panel.arms
-    ]
-    heads = (f"{n / panel.training_length:.3g}x ({n})" for n in lengths)
+def accuracy_table(panel: Panel) -> Table:
+    """A row an arm, a column for each of the main lengths."""
+    lengths = _main_lengths(panel)
+    rows = [(Cell(arm), seeds_of(panel, arm), *(_accuracy(panel, arm, n) for n in lengths)) for arm in panel.arms]
     return Table(
         title=f"All answers right: {panel.title}",
-        head=("arm", "seeds", *heads),
+        head=("arm", "seeds", *(_times(panel, length) for length in lengths)),
         rows=tuple(rows),
+        note=_over_seeds(panel, "Mean over seeds"),
+    )
+
+
+def every_length_table(panel: Panel) -> Table:
+    """A row for each tested length, a column an arm."""
+    return Table(
+        title=f"All answers right at every tested length: {panel.title}",
+        head=("length", *panel.arms),
+        rows=tuple((Cell(_times(panel, n)), *(_accuracy(panel, arm, n) for arm in panel.arms)) for n in panel.lengths),
         note=_over_seeds(panel, "Mean over seeds"),
     )
 
@@ -39,8 +46,9 @@ def reach_table(panel: Panel) -> Table:
             f"Reach: the longest tested length, in training lengths, up to which accuracy is {HOLDS_AT:.0%} or more at "
             "every tested length; a seed that holds to the end could reach further than was tested. Cliff: "
             f"{HOLDS_AT:.0%} or more at the training length and less than half of that within twice it; at the median "
-            "over the seeds that have one. " + _over_seeds(panel, "Mean over seeds") + " Share of seeds: exact 95% "
-            "interval."
+            "over the seeds that have one. "
+            + _over_seeds(panel, "Mean over seeds")
+            + ("" if panel.is_single else " Share of seeds: exact 95% interval.")
         ),
     )
 
@@ -64,12 +72,18 @@ def comparison_table(panel: Panel, compared: Sequence[Comparison]) -> Table:
     )
 
 
-def percent(estimate: Estimate | None) -> Cell:
-    """An accuracy with its interval over seeds."""
+def _accuracy(panel: Panel, arm: str, length: int) -> Cell:
+    """An accuracy with its interval over seeds, and how many there are if it is not all that the arm has."""
+    estimate = panel.estimate(arm, length)
     if estimate is None:
         return EMPTY
+    fewer = f" ({estimate.seeds} seed{'s' * (estimate.seeds > 1)})" * (estimate.seeds < len(panel.finished[arm]))
     interval = "" if estimate.low is None else f"{100 * estimate.low:.1f}, {100 * (estimate.high or 0):.1f}"
-    return Cell(f"{estimate.mean:.1%}", interval)
+    return Cell(f"{estimate.mean:.1%}{fewer}", interval)
+
+
+def _times(panel: Panel, length: int) -> str:
+    return f"{length / panel.training_length:.3g}x ({length})"
 
 
 def points(estimate: Estimate) -> Cell:
@@ -111,7 +125,7 @@ def _reach(panel: Panel, evaluations: list[Evaluation]) -> tuple[Cell, ...]:
     reaches = [evaluation.reach for evaluation in evaluations]
     over = mean_interval(reaches)
     interval = "" if over.low is None else f"{over.low:.3g}, {over.high:.3g}"
-    to_the_end = sum(e.reach * e.training_length >= e.lengths[-1] for e in evaluations)
+    to_the_end = sum(held_length(one.counts) == max(one.lengths) for one in evaluations)
     tested = [evaluation for evaluation in evaluations if evaluation.cliff_tested]
     cliffs = [evaluation.cliff for evaluation in tested if evaluation.cliff is not None]
     return (

@@ -55,7 +55,7 @@ def length_table(evaluations: Mapping[str, Evaluation]) -> Table:
         (Cell(str(n)), Cell(f"{n / start:g}x"), *(_counted(counts.get(n)) for counts in tested.values()))
         for n in lengths
     ]
-    return Table("all answers right [95% interval]", ("length", "", *evaluations), tuple(rows), names=0)
+    return Table("all answers right [95% interval]", ("length", "", *evaluations), tuple(rows))
 
 
 def _counted(count: Count | None) -> Cell:
@@ -113,7 +113,9 @@ def for_terminal(table: Table) -> "TerminalTable":
 
     shown = TerminalTable(title=Text(table.title), title_justify="left", title_style="")
     for i, text in enumerate(table.head):
-        shown.add_column(Text(text), justify="left" if i < table.names else "right")
+        is_name = i < table.names
+        widest = min(24, max((len(row[i].text) for row in table.rows), default=0)) if is_name else None
+        shown.add_column(Text(text), justify="left" if is_name else "right", overflow="fold", min_width=widest)
     for row in table.rows:
         shown.add_row(*(Text(cell.plain) for cell in row))
     return shown

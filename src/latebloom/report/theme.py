@@ -2,8 +2,12 @@
 
 from typing import Any
 
-COLORS = ("#d1495b", "#00798c", "#edae49", "#66a182", "#2e4057", "#8d6a9f")
-ON_DARK = ("#f0808e", "#48b5c7", "#edae49", "#8fcf9f", "#a9bedb", "#c9a6da")
+COLORS = (
+    "#d1495b", "#00798c", "#edae49", "#66a182", "#2e4057", "#8d6a9f", "#3b7dd8", "#a8581c", "#c2569b", "#7d8c1f",
+)  # fmt: skip
+ON_DARK = (
+    "#f0808e", "#48b5c7", "#edae49", "#8fcf9f", "#a9bedb", "#c9a6da", "#7db0ff", "#d9975f", "#ea94c8", "#bfcf63",
+)  # fmt: skip
 """The same hues, light enough for dark paper."""
 
 
@@ -26,6 +30,6 @@ def chart_config(dark: bool = False) -> dict[str, Any]:
             "gridColor": line,
             "gridOpacity": 0.5,
         },
-        "legend": {"labelFontSize": 13, "labelLimit": 320, "labelColor": ink},
+        "legend": {"labelFontSize": 13, "labelColor": ink},
         "title": {"color": ink, "fontSize": 14, "fontWeight": 600, "anchor": "start"},
     }

@@ -59,8 +59,7 @@ def headline(panel: Panel) -> str:
     if length is None:
         return f"No run on {panel.task} has finished."
     told = panel.standings if len(panel.standings) <= MOST_TOLD else [*panel.standings[:2], panel.standings[-1]]
-    levels = [f"{arm} on {one.mean:.1%}" for arm, one in told]
-    levels[0] = levels[0].replace(" on ", " gets every answer right on ")
+    levels = [f"{arm} {'gets every answer right ' * (i == 0)}on {one.mean:.1%}" for i, (arm, one) in enumerate(told)]
     left_out = f" (the best two and the last of {len(panel.standings)})" if len(told) < len(panel.standings) else ""
     return (
         f"On sequences of {length} items, {length / panel.training_length:.3g}x the longest in training, "
@@ -101,15 +100,17 @@ def _settled(panel: Panel, compared: Sequence[Comparison]) -> str:
     one = next((one for one in compared if (one.first, one.second) == (best, second)), None)
     if one is None:
         return ""
-    gap = f"{100 * one.difference.mean:.1f} percentage points over {one.difference.seeds} shared seeds"
+    gap = f"{100 * abs(one.difference.mean):.1f} percentage points over {one.difference.seeds} shared seeds"
     if one.difference.mean == 0:
         return f" {best} and {second} are level."
+    if one.difference.mean < 0:  # the better mean over all seeds need not be the better one over shared seeds
+        best, second = second, best
     ahead = f" {best} is ahead of {second} by {gap}"
     if one.p_corrected < SETTLED_AT:
-        return f"{ahead} (p = {one.p_corrected:.3g})."
+        return f"{ahead} (p = {one.p_corrected:.2g}, corrected)."
     if one.smallest_p >= SETTLED_AT:
         return f"{ahead}; so few seeds cannot settle whether that is chance (p is {one.smallest_p:.3g} at best)."
-    return f"{ahead}, which could be chance (p = {one.p_corrected:.3g})."
+    return f"{ahead}, which could be chance (p = {one.p_corrected:.2g}, corrected)."
 
 
 def _row(names: Sequence[str]) -> str:
