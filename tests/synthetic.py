@@ -53,12 +53,13 @@ def record(
         switch_step=switch_step,
         steps=None if seen is None else 15_000,
         seconds=None if seen is None else 312.5 + seed,
+        stacked=None if seen is None else 1,
         config=json.dumps(config),
         config_hash=f"{arm}-{seed}-hash",
         versions="latebloom 0.1.0, python 3.11.7, torch 2.13.0+cpu",
         machine="a processor, 2 cores, Linux",
         commit="0123456789abcdef",
-        command=f"echo '{json.dumps(config)}' | latebloom train --config - --device cpu",
+        command=f"printf %s '{json.dumps(config)}' | latebloom train --config - --device cpu",
         curve=tuple(curve),
     )
 

@@ -31,7 +31,7 @@ def test_a_finished_run_is_collected_with_all_that_its_folder_says(finished, tin
     assert found.training_length == 5
     written = json.loads((finished.folder / "evaluation.json").read_text())
     assert found.evaluation == Evaluation.from_json(written)
-    assert (found.switch_step, found.steps, found.failure) == (12, 24, None)
+    assert (found.switch_step, found.steps, found.stacked, found.failure) == (12, 24, 1, None)
     assert found.seconds is not None
     assert found.seconds > 0
     assert read_settings(RunConfig, json.loads(found.config)) == tiny

@@ -137,7 +137,8 @@ def _run(run: RunRecord) -> str:
     if run.steps is not None:
         facts.append(f"{run.steps:,} steps")
     if run.seconds is not None:
-        facts.append(f"{run.seconds:,.0f} s")
+        together = f" for {run.stacked} runs at once" if (run.stacked or 1) > 1 else ""
+        facts.append(f"{run.seconds:,.0f} s{together}")
     summary = "".join(f"<span>{escape(fact)}</span>" for fact in facts)
     about = ", ".join(
         text

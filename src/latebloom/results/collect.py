@@ -10,6 +10,7 @@ from latebloom.config import RunConfig
 from latebloom.errors import CheckpointError
 from latebloom.evaluation.result import Evaluation
 from latebloom.results.curve import read_curve
+from latebloom.results.file import RUN_NUMBERS
 from latebloom.results.record import RunRecord
 from latebloom.training.folder import RunFolder
 
@@ -61,17 +62,15 @@ def collect(run: StudyRun, failure: str | None = None) -> RunRecord:
         **names,
         **about,
         evaluation=Evaluation.from_json(folder.read_json(folder.evaluation_file)),
-        switch_step=result["switch_step"],
-        steps=result["steps"],
-        seconds=result["seconds"],
         curve=curve,
+        **{name: result.get(name) for name in RUN_NUMBERS},
     )
 
 
 def repeat_command(config: RunConfig, device: str | None) -> str:
     """A line for the shell that trains this very run, whatever files are at hand."""
     where = f" --device {device}" if device else ""
-    return f"echo {shlex.quote(json.dumps(config.to_json()))} | latebloom train --config -{where}"
+    return f"printf %s {shlex.quote(json.dumps(config.to_json()))} | latebloom train --config -{where}"
 
 
 def _environment(folder: RunFolder) -> dict[str, Any]:

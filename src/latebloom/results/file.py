@@ -23,6 +23,7 @@ MARK = "latebloom_results"
 KEY = ("study", "task", "training_length", "arm", "seed")
 ALWAYS = ("sum", "recall")
 """Answers whose columns are there even if no task asks for them."""
+RUN_NUMBERS = ("switch_step", "steps", "seconds", "stacked")
 RUN_TEXTS = ("failure", "config", "config_hash", "versions", "machine", "commit", "command")
 NEVER_NULL = (*KEY, "config", "config_hash", "command")
 
@@ -49,6 +50,7 @@ def schema(answers: Iterable[str] = ALWAYS) -> dict[str, Any]:
         "switch_step": pl.Int32,
         "steps": pl.Int32,
         "seconds": pl.Float64,
+        "stacked": pl.Int32,
         **texts,
         "curve": pl.List(point),
     }
@@ -120,7 +122,7 @@ def read_frame(path: Path) -> "polars.DataFrame":
 
 def _rows(record: RunRecord) -> Iterable[dict[str, Any]]:
     own = {
-        **{name: getattr(record, name) for name in (*KEY, "switch_step", "steps", "seconds")},
+        **{name: getattr(record, name) for name in (*KEY, *RUN_NUMBERS)},
         **{name: getattr(record, name) for name in RUN_TEXTS},
         "curve": [vars(point) for point in record.curve],
     }
@@ -154,7 +156,7 @@ def _records(frame: "polars.DataFrame", path: Path) -> Iterable[RunRecord]:
             evaluation = None if first["length"] is None else _evaluation(rows)
         except (TypeError, ValueError):
             raise ResultsError(f"results: {path} has counts that make no sense for {names}") from None
-        own = (*KEY, "switch_step", "steps", "seconds", *RUN_TEXTS)
+        own = (*KEY, *RUN_NUMBERS, *RUN_TEXTS)
         yield RunRecord(evaluation=evaluation, curve=tuple(curve), **{name: first[name] for name in own})
 
 

@@ -34,6 +34,8 @@ class RunRecord:
     switch_step: int | None = None
     steps: int | None = None
     seconds: float | None = None
+    stacked: int | None = None
+    """How many runs were trained at once; the seconds are those of all of them."""
     config: str
     """The configuration, as JSON."""
     config_hash: str
