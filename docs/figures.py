@@ -10,11 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from scipy.stats import bootstrap
-
 from latebloom.recipes import recipe
 from latebloom.report.charts import Point, length_chart, save_chart
+from latebloom.report.statistics import mean_interval
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "demo-seeds.json"
@@ -29,18 +27,9 @@ ARMS = {
 MULTIPLES = (1, 2, 3, 4, 8)
 
 
-def accuracies(runs: list[dict[str, Any]], arm: str, length: int) -> np.ndarray:
+def accuracies(runs: list[dict[str, Any]], arm: str, length: int) -> list[float]:
     """One accuracy a seed."""
-    return np.array([run["accuracy"]["both"][str(length)] for run in runs if run["name"] == arm])
-
-
-def mean_interval(values: np.ndarray) -> tuple[float, float, float]:
-    """The mean over seeds and its 95% bootstrap interval."""
-    mean = float(values.mean())
-    if np.ptp(values) == 0:
-        return mean, mean, mean
-    found = bootstrap((values,), np.mean, rng=np.random.default_rng(0)).confidence_interval
-    return mean, float(found.low), float(found.high)
+    return [run["accuracy"]["both"][str(length)] for run in runs if run["name"] == arm]
 
 
 def table(runs: list[dict[str, Any]]) -> str:
@@ -57,12 +46,12 @@ def table(runs: list[dict[str, Any]]) -> str:
     for arm, label in ARMS.items():
         cells = []
         for multiple in MULTIPLES:
-            mean, low, high = mean_interval(accuracies(runs, arm, multiple * start))
-            cells.append(f"{mean:.3f} [{low:.3f}, {high:.3f}]")
+            over = mean_interval(accuracies(runs, arm, multiple * start))
+            cells.append(f"{over.mean:.3f} [{over.low:.3f}, {over.high:.3f}]")
         far = accuracies(runs, arm, 3 * start)
-        lines.append(f"| {label} | {' | '.join(cells)} | {far.min():.3f} | {far.max():.3f} |")
-    held = int((accuracies(runs, "dat", 3 * start) >= 0.9).sum())
-    fell = int((accuracies(runs, "joint", 3 * start) < 0.5).sum())
+        lines.append(f"| {label} | {' | '.join(cells)} | {min(far):.3f} | {max(far):.3f} |")
+    held = sum(accuracy >= 0.9 for accuracy in accuracies(runs, "dat", 3 * start))
+    fell = sum(accuracy < 0.5 for accuracy in accuracies(runs, "joint", 3 * start))
     lines += [
         "",
         f"Delayed attention is at 90% or more at 3x in {held} of {seeds} seeds; "
@@ -77,7 +66,8 @@ def picture(runs: list[dict[str, Any]]) -> None:
         lengths = sorted(int(length) for length in runs[0]["accuracy"]["both"])
         seeds = len({run["seed"] for run in runs})
         for length in lengths:
-            points.append(Point(label, length, *mean_interval(accuracies(runs, arm, length)), f"{seeds} seeds"))
+            over = mean_interval(accuracies(runs, arm, length))
+            points.append(Point(label, length, over.mean, over.low, over.high, f"{seeds} seeds"))
     task = recipe("demo-dat").task
     guessing = {"guessing all": task.chance_all, "guessing the sum only": task.chance["sum"]}
     save_chart(length_chart(points, runs[0]["training_length"], guessing), PICTURE)

@@ -17,9 +17,11 @@ MAY_IMPORT = {
     "delay": COMMON | {"delay"},
     "evaluation": COMMON | {"evaluation", "tasks"},
     "training": COMMON | {"training", "config", "kernels", "tasks", "models", "delay", "evaluation"},
+    "trackers": COMMON | {"trackers", "config", "evaluation", "training"},
     "probes": COMMON | {"probes", "delay"},
     "studies": COMMON | {"studies", "config", "recipes", "training", "tasks"},
-    "report": COMMON | {"report", "evaluation"},
+    "results": COMMON | {"results", "config", "evaluation", "training"},
+    "report": COMMON | {"report", "evaluation", "results"},
 }
 CORE = ("kernels", "tasks", "models", "delay", "evaluation", "training", "probes")
 

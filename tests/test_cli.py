@@ -86,6 +86,11 @@ MISTAKES = {
     ),
     "nothing": (["train"], "train: give --recipe NAME or --config FILE"),
     "both": (["train", "--recipe", "demo-dat", "--config", "x.json"], "exclude each other"),
+    "tracker": (["train", "--recipe", "demo-dat", "--track", "tensorbord"], "track: 'tensorbord' is not known"),
+    "track seeds": (
+        ["train", "--recipe", "demo-dat", "--track", "wandb", "--seeds", "2"],
+        "--track wandb and --seeds 2 exclude each other",
+    ),
     "no file": (["train", "--config", "x.json"], "config: there is no file x.json"),
     "device": (["train", "--recipe", "demo-dat", "--device", "tpu9"], "device: 'tpu9' is not known"),
     "no run": (["evaluate", "nowhere"], "nowhere holds no run"),

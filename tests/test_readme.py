@@ -9,6 +9,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from synthetic import study
+
+from latebloom import run
+from latebloom.results.file import read_results, schema, write_results
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -39,6 +43,22 @@ def test_the_loop_of_your_own_works_as_printed(tmp_path):
     assert ran.stdout.startswith("DelayedAttention(let in at step 3, ")
 
 
+def test_the_lines_about_results_work_as_printed(tiny, tmp_path):
+    run(tiny, tmp_path / "runs" / "joint-0", device="cpu")
+    page = (ROOT / "docs" / "results.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    (found,) = read_results([tmp_path / "results" / "mine.parquet"])
+    assert (found.arm, found.seed, found.evaluation is not None) == ("joint", 0, True)
+
+
+def test_the_columns_of_a_results_file_are_those_that_the_page_names():
+    page = (ROOT / "docs" / "results.md").read_text()
+    table = page.partition("| column |")[2].partition("\n\n")[0]
+    named = {name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    assert named == set(schema())
+
+
 def test_the_lines_for_a_model_of_your_own_work_as_printed(tmp_path):
     page = (ROOT / "docs" / "your-model.md").read_text()
     code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
@@ -64,7 +84,8 @@ def test_the_commands_work_as_printed_with_smaller_models(tmp_path):
     from latebloom import recipe
 
     (tmp_path / "my-run.json").write_text(json.dumps(recipe("demo-dat").to_json()))
-    assert [words[0] for words in commands()] == ["list", *["train"] * 5, "evaluate", "bench"]
+    write_results(tmp_path / "results" / "paper.parquet", study(seeds=2, arms=("joint", "dat")))
+    assert [words[0] for words in commands()] == ["list", *["train"] * 6, "evaluate", "report", "bench"]
     for words in commands():
         starts_a_run = "--recipe" in words or "--config" in words
         if starts_a_run:
@@ -75,6 +96,7 @@ def test_the_commands_work_as_printed_with_smaller_models(tmp_path):
         ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert ran.returncode == 0, ran.stderr
     assert (tmp_path / "runs" / "dat" / "evaluation-25-200.json").exists()
+    assert (tmp_path / "report" / "index.html").exists()
 
 
 def test_the_make_targets_exist():
@@ -104,7 +126,9 @@ def test_links_lead_somewhere():
         assert (ROOT / target).exists(), target
 
 
-@pytest.mark.parametrize("heavy", ["pydantic", "rich", "altair", "tyro", "safetensors", "huggingface_hub", "scipy"])
+@pytest.mark.parametrize(
+    "heavy", ["pydantic", "rich", "altair", "tyro", "safetensors", "huggingface_hub", "scipy", "polars"]
+)
 def test_importing_latebloom_imports_nothing_heavy(heavy):
     script = f"import latebloom, sys; sys.exit({heavy!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0

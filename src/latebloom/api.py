@@ -1,13 +1,15 @@
 """Training from its pieces, with a progress bar: what a notebook or a script wants."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 from latebloom.config import RunConfig
+from latebloom.errors import ConfigError
 from latebloom.evaluation.result import CLAIM
 from latebloom.evaluation.settings import Evaluating
 from latebloom.models.settings import Model
 from latebloom.tasks import Task
-from latebloom.training.loop import TrainedRun, run
+from latebloom.training.loop import Progress, TrainedRun, run
 from latebloom.training.settings import Delay, Training
 
 
@@ -21,10 +23,12 @@ def train(
     seed: int = 0,
     out: str | Path | None = None,
     device: str | None = None,
+    track: str | None = None,
 ) -> TrainedRun:
     """Train a model on a task, with its attention delayed if a delay is given, and test it at several lengths.
 
-    With `out`, everything is kept in that folder, and the same call goes on where an interrupted one stopped.
+    With `out`, everything is kept in that folder, and the same call goes on where an interrupted one stopped. `track`
+    shows the numbers while it goes on: tensorboard, wandb or trackio.
     """
     config = RunConfig(
         task=task,
@@ -34,13 +38,28 @@ def train(
         evaluation=evaluation or Evaluating(),
         seed=seed,
     )
-    return run_with_bar(config, out, device=device)
+    return run_with_bar(config, out, device=device, track=track)
 
 
-def run_with_bar(config: RunConfig, out: str | Path | None = None, *, device: str | None = None) -> TrainedRun:
-    """`run`, with a progress bar."""
+def run_with_bar(
+    config: RunConfig, out: str | Path | None = None, *, device: str | None = None, track: str | None = None
+) -> TrainedRun:
+    """`run`, with a progress bar, and with live curves if a tracker is named."""
     from latebloom.progress import RunBars  # rich is imported when there is something to show
+    from latebloom.trackers import Tracked
 
+    if track is not None and out is None:
+        raise ConfigError(f"track: {track} needs a folder to name the run after; give out")
     name = "dat" if config.delay is not None else "run"
-    with RunBars([name], config.training.length, CLAIM) as bars:
-        return run(config, out, device=device, observe=bars.observer(name))
+    with (
+        Tracked(track, Path(out), config) if track is not None and out is not None else nullcontext() as tracked,
+        RunBars([name], config.training.length, CLAIM) as bars,
+    ):
+        show = bars.observer(name)
+
+        def observe(seen: Progress) -> None:
+            show(seen)
+            if tracked is not None:
+                tracked(seen)
+
+        return run(config, out, device=device, observe=observe)

@@ -1,4 +1,4 @@
-"""The command line: latebloom demo | train | evaluate | inspect | bench | list."""
+"""The command line: latebloom demo | train | evaluate | inspect | report | bench | list."""
 
 import json
 import shlex
@@ -52,18 +52,20 @@ def train(
     seed: int | None = None,
     seeds: int | None = None,
     device: Device = None,
+    track: Annotated[str | None, arg(metavar="tensorboard|wandb|trackio")] = None,
 ) -> None:
     """Train one run, or the same run with many seeds, or go on with an interrupted one.
 
     Args:
         overrides: Changes to the configuration, such as training.steps=500 or delay=null.
         recipe: A named recipe; `latebloom list` shows them.
-        config: A JSON file with a configuration.
+        config: A JSON file with a configuration; - for standard input.
         out: The run's folder; runs/NAME-HASH unless given. With --out alone, the run in it goes on.
         seed: Decides first weights and data.
         seeds: So many runs, with this seed and those after it, each in a folder of its own under --out: as one program
             on a GPU, a process for every core on a CPU.
         device: Where to train; CUDA where there is one.
+        track: Show the numbers while it goes on; each of these is an extra to install.
     """
     from latebloom.api import run_with_bar
     from latebloom.config import load_config, with_overrides
@@ -77,7 +79,7 @@ def train(
     if recipe is not None:
         chosen, name = named_recipe(recipe), recipe
     elif config is not None:
-        chosen, name = load_config(config), config.stem
+        chosen, name = load_config(config), "run" if str(config) == "-" else config.stem
     elif out is not None and RunFolder(out).config_file.exists():
         chosen, name = RunFolder(out).read_config(), out.name
     else:
@@ -86,6 +88,8 @@ def train(
         chosen = replace(chosen, seed=seed)
     chosen = with_overrides(chosen, overrides)
     if seeds is not None:
+        if track is not None:
+            raise ConfigError(f"--track {track} and --seeds {seeds} exclude each other; trackers follow one run")
         from latebloom.seeds import train_seeds
 
         train_seeds(chosen, seeds, out or Path("runs") / f"{name}-{chosen.hash}-seeds", device=device)
@@ -93,7 +97,7 @@ def train(
     out = out or Path("runs") / f"{name}-{chosen.hash}"
     console = Console()
     was_finished = RunFolder(out).is_finished
-    trained = run_with_bar(chosen, out, device=device)
+    trained = run_with_bar(chosen, out, device=device, track=track)
     if was_finished:
         say(console, f"{out} is finished already; this is what it holds.")
     console.print(answer_table(trained.evaluation))
@@ -207,6 +211,30 @@ def bench(
     run_bench(out, device=device, mode=precision, seconds=seconds, **chosen)
 
 
+def report(
+    files: Annotated[Positional[tuple[Path, ...]], arg(metavar="FILE ...")], /, *, out: Path = Path("report")
+) -> None:
+    """A page, pictures and tables from results files, without running anything.
+
+    Args:
+        files: Results files of studies.
+        out: The folder for index.html, figures/ and tables/.
+    """
+    from latebloom.report.study import read_sections, write_report
+    from latebloom.report.tables import for_terminal
+    from latebloom.report.terminal import say
+
+    if not files:
+        raise ConfigError("report: give one or more results files, such as results/paper.parquet")
+    sections = read_sections(files)
+    page = write_report(sections, out)
+    console = Console()
+    for section in sections:
+        console.print(for_terminal(section.tables["accuracy"]))
+        say(console, f"{section.seen} {section.doubt}\n")
+    say(console, f"Page: {page}   Figures: {out / 'figures'}   Tables: {out / 'tables'}")
+
+
 def list_() -> None:
     """The tasks, models and recipes, with a line each."""
     from latebloom.delay.controller import HOLDS
@@ -215,6 +243,7 @@ def list_() -> None:
     from latebloom.models.settings import MODELS
     from latebloom.recipes import RECIPES
     from latebloom.tasks import Task
+    from latebloom.trackers import TRACKERS
 
     table = Table(box=None, show_header=False, pad_edge=False)
     families = {
@@ -224,6 +253,7 @@ def list_() -> None:
         "ways to hold attention back": HOLDS,
         "triggers": Trigger.choices,
         "recipes": RECIPES,
+        "trackers (train --track)": TRACKERS,
     }
     for family, members in families.items():
         table.add_row(f"[bold]{family}")
@@ -243,7 +273,15 @@ def parse(arguments: list[str] | None) -> Callable[[], None]:
 
         return remember
 
-    commands = {"demo": demo, "train": train, "evaluate": evaluate, "inspect": inspect, "bench": bench, "list": list_}
+    commands = {
+        "demo": demo,
+        "train": train,
+        "evaluate": evaluate,
+        "inspect": inspect,
+        "report": report,
+        "bench": bench,
+        "list": list_,
+    }
     complaints = StringIO()
     try:
         with redirect_stderr(complaints):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -126,10 +127,10 @@ def _canonical(data: Any) -> Any:
 
 
 def load_config(path: str | Path) -> RunConfig:
-    """A RunConfig from a JSON file; fields left out have their defaults."""
+    """A RunConfig from a JSON file, or from standard input for `-`; fields left out have their defaults."""
     path = Path(path)
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(sys.stdin.read() if str(path) == "-" else path.read_text())
     except FileNotFoundError:
         raise ConfigError(f"config: there is no file {path}") from None
     except (OSError, UnicodeDecodeError) as error:

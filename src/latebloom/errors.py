@@ -16,6 +16,10 @@ class CheckpointError(LatebloomError):
     """A checkpoint or run folder that is damaged, foreign, or in use."""
 
 
+class ResultsError(LatebloomError):
+    """A results file that is damaged, foreign, or of another version."""
+
+
 class NonFiniteLossError(LatebloomError):
     """Training stopped because the loss was no longer a number."""
 

@@ -3,16 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from latebloom.errors import ConfigError, unknown
 from latebloom.evaluation.result import CLAIM, Evaluation
+from latebloom.report.theme import chart_config
 
-if TYPE_CHECKING:
-    import altair
-
-FORMATS: tuple[Literal["png", "svg", "pdf", "html"], ...] = ("png", "svg", "pdf", "html")
-COLORS = ("#d1495b", "#00798c", "#edae49", "#66a182", "#2e4057", "#8d6a9f")
+Spec = dict[str, Any]
+"""A chart as Vega-Lite reads it."""
+FORMATS = ("png", "svg", "pdf", "html")
+HOVER = "hover"
+"""The name of a layer that is not to be seen, only to answer the pointer."""
 
 
 def plot(evaluations: Evaluation | Mapping[str, Evaluation], path: str | Path, *, title: str = "") -> Path:
@@ -25,30 +26,46 @@ def plot(evaluations: Evaluation | Mapping[str, Evaluation], path: str | Path, *
     for name, evaluation in named.items():
         if not isinstance(evaluation, Evaluation):
             raise ConfigError(f"plot: {name} is {evaluation!r}, not an evaluation; TrainedRun.load(folder) has one")
-    return save_chart(accuracy_chart(named, title=title), Path(path))
+    save_chart(accuracy_chart(named, title=title), Path(path))
+    return Path(path)
 
 
-def save_chart(chart: "altair.LayerChart | altair.FacetChart", path: Path) -> Path:
-    """Write a chart in the format that the file's name ends in."""
-    form = path.suffix.lstrip(".").lower()
-    if form not in FORMATS:
-        raise unknown("plot", str(path), [f"*.{known}" for known in FORMATS])
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if form == "html":
-            path.write_text(chart.to_html(inline=True))
-        elif form == "png":
-            chart.save(str(path), format="png", ppi=144)
-        else:
-            chart.save(str(path), format=form)
-    except OSError as error:
-        raise ConfigError(f"plot: {path} cannot be written ({error.strerror})") from None
-    return path
+def save_chart(spec: Spec, *paths: Path) -> None:
+    """Write a chart into files, each in the format that its name ends in."""
+    svg = ""
+    for path in paths:
+        form = path.suffix.lstrip(".").lower()
+        if form not in FORMATS:
+            raise unknown("plot", str(path), [f"*.{known}" for known in FORMATS])
+        if form != "html":
+            svg = svg or as_svg(spec)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(_converted(spec, svg, form))
+        except OSError as error:
+            raise ConfigError(f"plot: {path} cannot be written ({error.strerror})") from None
 
 
-def accuracy_chart(
-    evaluations: Mapping[str, Evaluation], *, title: str = ""
-) -> "altair.LayerChart | altair.FacetChart":
+def as_svg(spec: Spec) -> str:
+    """A chart as a picture; what only answers the pointer is left out."""
+    from vl_convert import vegalite_to_svg
+
+    return vegalite_to_svg(spec | {"layer": [layer for layer in spec["layer"] if layer.get("name") != HOVER]})
+
+
+def _converted(spec: Spec, svg: str, form: str) -> bytes:
+    import vl_convert as convert
+
+    from latebloom.report.page import chart_page
+
+    if form == "html":
+        return chart_page(spec).encode()
+    if form == "svg":
+        return svg.encode()
+    return convert.svg_to_pdf(svg) if form == "pdf" else convert.svg_to_png(svg, ppi=144)
+
+
+def accuracy_chart(evaluations: Mapping[str, Evaluation], *, title: str = "") -> Spec:
     """Accuracy by length of several runs, with 95% intervals over the tested sequences."""
     if not evaluations:
         raise ConfigError("plot: there is no evaluation to draw")
@@ -71,61 +88,90 @@ def guessing_levels(evaluation: Evaluation) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a line, with its interval."""
+    """One point of a line, with its interval if there is one."""
 
     run: str
     length: int
     accuracy: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     over: str
     """What the interval is over."""
 
+    def to_row(self) -> dict[str, Any]:
+        interval = "none" if self.low is None else f"{self.low:.1%} to {self.high:.1%}"
+        return asdict(self) | {"interval": interval}
+
 
 def length_chart(
-    points: Sequence[Point], training_length: int, guessing: Mapping[str, float], *, title: str = ""
-) -> "altair.LayerChart | altair.FacetChart":
-    """Lines with bands, the training length, three times it, and guessing."""
+    points: Sequence[Point],
+    training_length: int,
+    guessing: Mapping[str, float],
+    *,
+    title: str = "",
+    right: str = "all answers right",
+    names: Sequence[str] = (),
+) -> Spec:
+    """Lines with bands, the training length, three times it, and guessing.
+
+    `names` fixes the colours: a run has the same one in every chart that is given the same names.
+    """
     import altair as alt
 
     lengths = sorted({point.length for point in points})
-    names = list(dict.fromkeys(point.run for point in points))
+    shown = list(dict.fromkeys(point.run for point in points))
+    color = run_color(alt, shown, names or shown)
     x = alt.X(
         "length:Q",
         title="length (items in a sequence)",
         scale=alt.Scale(type="log", domain=[lengths[0], lengths[-1]], nice=False),
         axis=alt.Axis(values=_ticks(lengths), format="d", grid=False, labelOverlap=True),
     )
-    y = alt.Y("accuracy:Q", title="all answers right", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
-    color = alt.Color(
-        "run:N",
-        sort=names,
-        scale=alt.Scale(domain=names, range=[COLORS[i % len(COLORS)] for i in range(len(names))]),
-        legend=alt.Legend(title=None, orient="top", symbolType="stroke", symbolStrokeWidth=4, symbolOpacity=1),
-    )
+    y = alt.Y("accuracy:Q", title=right, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
     tooltip = [
         alt.Tooltip("run:N"),
         alt.Tooltip("length:Q"),
         alt.Tooltip("accuracy:Q", format=".1%"),
-        alt.Tooltip("low:Q", title="95% from", format=".1%"),
-        alt.Tooltip("high:Q", title="to", format=".1%"),
+        alt.Tooltip("interval:N", title="95% interval"),
         alt.Tooltip("over:N"),
     ]
-    base = alt.Chart(alt.Data(values=[asdict(point) for point in points]))
+    base = alt.Chart(alt.NamedData("points"))
     layers: list[Any] = [
-        _marks(alt, training_length, lengths),
-        _guessing(alt, guessing, lengths),
-        base.mark_area(opacity=0.2).encode(x=x, y=alt.Y("low:Q", title=""), y2="high:Q", color=color),
+        *_marks(alt, training_length, lengths),
+        *_guessing(alt, guessing, lengths),
+        base.transform_filter("datum.low !== null")
+        .mark_area(opacity=0.2)
+        .encode(x=x, y=alt.Y("low:Q", title=""), y2="high:Q", color=color),
         base.mark_line(strokeWidth=2.5).encode(x=x, y=y, color=color),
         base.mark_point(filled=True, size=55, opacity=1).encode(x=x, y=y, color=color, tooltip=tooltip),
     ]
-    return (
-        alt.layer(*layers)
-        .properties(width=560, height=320, title=alt.TitleParams(title, anchor="start"))
-        .configure_view(strokeWidth=0)
-        .configure_axis(labelFontSize=12, titleFontSize=12, titleFontWeight="normal")
-        .configure_legend(labelFontSize=13, labelLimit=400)
+    return finished(alt, layers, [point.to_row() for point in points], title)
+
+
+def run_color(alt: Any, shown: Sequence[str], names: Sequence[str]) -> Any:
+    """A colour for each of the names, and a legend of those that are shown."""
+    return alt.Color(
+        "run:N",
+        scale=alt.Scale(domain=list(names)),
+        legend=alt.Legend(
+            title=None,
+            values=list(shown),
+            orient="top",
+            offset=24,
+            symbolType="stroke",
+            symbolStrokeWidth=4,
+            symbolOpacity=1,
+            columns=alt.ExprRef("width < 480 ? 2 : 4"),
+            labelLimit=alt.ExprRef("width < 480 ? width / 2 - 24 : width / 4 + 60"),
+        ),
     )
+
+
+def finished(alt: Any, layers: Sequence[Any], points: list[dict[str, Any]], title: str, height: int = 320) -> Spec:
+    """The layers as one chart, in the size and type that all charts have; `points` is what NamedData("points") is."""
+    heading = alt.TitleParams(title, limit=alt.ExprRef("width + 40"))
+    chart = alt.layer(*layers).properties(width=560, height=height, title=heading).configure(**chart_config())
+    return chart.to_dict() | {"datasets": {"points": points}}  # altair would copy and check every point
 
 
 def _ticks(lengths: list[int]) -> list[int]:
@@ -137,30 +183,30 @@ def _ticks(lengths: list[int]) -> list[int]:
     return kept
 
 
-def _marks(alt: Any, training_length: int, lengths: list[int]) -> Any:
+def _marks(alt: Any, training_length: int, lengths: list[int]) -> list[Any]:
     """Upright lines at the training length and at three times it."""
     marks = [
         {"at": training_length, "label": f"trained up to {training_length}"},
         {"at": CLAIM * training_length, "label": f"{CLAIM}x"},
     ]
     shown = [mark for mark in marks if lengths[0] <= mark["at"] <= lengths[-1]]
+    if not shown:  # Vega warns of a layer without data
+        return []
     base = alt.Chart(alt.Data(values=shown))
-    rule = base.mark_rule(color="#888", strokeWidth=1).encode(x="at:Q")
-    text = base.mark_text(align="left", baseline="bottom", dx=4, color="#777", fontSize=11).encode(
-        x="at:Q", y=alt.value(312), text="label:N"
-    )
-    return rule + text
+    rule = base.mark_rule(style="guide", strokeWidth=1).encode(x="at:Q")
+    text = base.mark_text(style="remark", baseline="bottom").encode(x="at:Q", y=alt.value(-5), text="label:N")
+    return [rule, text]
 
 
-def _guessing(alt: Any, guessing: Mapping[str, float], lengths: list[int]) -> Any:
+def _guessing(alt: Any, guessing: Mapping[str, float], lengths: list[int]) -> list[Any]:
     """Dashed lines at the accuracy of guessing."""
     readable: list[dict[str, Any]] = []
     for label, level in sorted(guessing.items(), key=lambda item: item[1]):
         if not readable or level - readable[-1]["at"] > 0.05:  # closer ones would be drawn over each other
             readable.append({"at": level, "from": lengths[0], "label": f"{label}: {level:.1%}"})
     base = alt.Chart(alt.Data(values=readable))
-    rule = base.mark_rule(strokeDash=[5, 4], color="#888").encode(y="at:Q")
-    text = base.mark_text(align="left", baseline="bottom", dx=6, dy=-3, color="#777", fontSize=11).encode(
+    rule = base.mark_rule(style="guide", strokeDash=[5, 4]).encode(y="at:Q")
+    text = base.mark_text(style="remark", align="left", baseline="bottom", dx=6, dy=-3).encode(
         y="at:Q", x="from:Q", text="label:N"
     )
-    return rule + text
+    return [rule, text]

@@ -1,81 +1,110 @@
-"""One self-contained page about a comparison: the sentence, the chart, the table, the settings. Works offline."""
+"""Self-contained pages: text, tables and charts in one file that works offline and asks nobody for anything."""
 
 import json
+from base64 import b64encode
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
 from html import escape
+from importlib.resources import files
 from typing import Any
 
 from latebloom.evaluation.result import Evaluation
-from latebloom.report.charts import accuracy_chart
+from latebloom.report.charts import Spec, accuracy_chart
+from latebloom.report.tables import as_html, length_table
+from latebloom.report.theme import chart_config
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1d2733; --paper: #ffffff; --soft: #5c6975; --line: #d9dee3; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e9ec; --paper: #14181c; --soft: #9aa5af; --line: #333b43; }
-}
-body { margin: 2rem auto; max-width: 46rem; padding: 0 1rem; background: var(--paper); color: var(--ink);
-       font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-p.seen { font-size: 1.1rem; }
-#chart { background: #fff; border-radius: 8px; padding: 0.75rem; overflow-x: auto; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.25rem 0.8rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-small, .interval { color: var(--soft); }
-pre { overflow-x: auto; border: 1px solid var(--line); padding: 0.75rem; border-radius: 8px; font-size: 0.8rem; }
+
+@dataclass
+class Page:
+    """A page in the making: HTML added piece by piece, and the charts that its script will draw.
+
+    Names, sentences and settings are data: whatever is given to `text`, `table` and the like shows as text.
+    """
+
+    title: str
+    body: list[str] = field(default_factory=list)
+    charts: dict[str, Spec] = field(default_factory=dict)
+
+    def add(self, html: str) -> None:
+        """HTML that is ready; the only way in for markup."""
+        self.body.append(html)
+
+    def text(self, text: str, kind: str = "") -> None:
+        self.add(f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>")
+
+    def chart(self, name: str, chart: Spec, titled: bool = True) -> None:
+        """A chart as wide as its place. `name` is its element's id and the name of the file that it is saved as."""
+        fitting = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+        left_out = {"config"} if titled else {"config", "title"}  # the script gives it the theme's configuration
+        self.charts[name] = {key: value for key, value in chart.items() if key not in left_out} | fitting
+        self.add(f'<figure><div class="chart" id="{escape(name)}"></div></figure>')
+
+    def settings(self, heading: str, data: Any) -> None:
+        """Settings that unfold."""
+        text = json.dumps(data, indent=2)
+        self.add(f'<details class="more"><summary>{escape(heading)}</summary><pre>{escape(text)}</pre></details>')
+
+    def html(self) -> str:
+        """The whole page as one string."""
+        data = {"charts": self.charts, "config": {"light": chart_config(), "dark": chart_config(dark=True)}}
+        scripts = (_vega(), _asset("page.js"))
+        # Nothing may be loaded from anywhere, and no script may run but these two; Vega compiles its expressions.
+        allowed = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
+        policy = (
+            f"default-src 'none'; script-src {allowed} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
+        )
+        return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(self.title)}</title><link rel="icon" href="data:,"><style>{_asset("page.css")}</style></head><body>
+<header><h1>{escape(self.title)}</h1><button id="theme" type="button">Dark</button></header>
+{chr(10).join(self.body)}
+<noscript><p class="note">The charts are drawn by a script; without one they are missing here.</p></noscript>
+<script type="application/json" id="data">{_as_script(data)}</script>
+<script type="module">{scripts[0]}</script>
+<script type="module">{scripts[1]}</script>
+</body></html>
 """
 
 
 def comparison_page(
     evaluations: Mapping[str, Evaluation], *, title: str, seen: str, notes: str, settings: Mapping[str, Any]
 ) -> str:
-    """The page as one string of HTML. Names, sentences and settings are data: markup in them shows as text."""
+    """A few runs side by side: the sentence, the chart, the table, the settings."""
+    page = Page(title)
+    page.text(seen, "seen")
+    page.chart("accuracy", accuracy_chart(evaluations))
+    page.text(notes, "note")
+    page.add("<h2>Accuracy by length</h2>")
+    page.add(as_html(length_table(evaluations)))
+    page.text("All answers right, with exact 95% intervals over the tested sequences; one seed.", "note")
+    page.add("<h2>Settings</h2>")
+    for name, data in settings.items():
+        page.settings(name, data)
+    return page.html()
+
+
+def chart_page(chart: Spec) -> str:
+    """A chart and nothing else."""
+    page = Page(chart["title"]["text"] or "Accuracy by length")
+    page.chart("chart", chart, titled=False)
+    return page.html()
+
+
+@cache
+def _vega() -> str:
     from vl_convert import javascript_bundle
 
-    spec = accuracy_chart(evaluations).to_dict()
-    configurations = "".join(
-        f"<details><summary>{escape(name)}</summary><pre>{escape(json.dumps(data, indent=2))}</pre></details>"
-        for name, data in settings.items()
-    )
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title><link rel="icon" href="data:,"><style>{STYLE}</style></head><body>
-<h1>{escape(title)}</h1>
-<p class="seen">{escape(seen)}</p>
-<div id="chart"></div>
-<p><small>{escape(notes)}</small></p>
-<h2>Accuracy by length</h2>
-<div class="wide">{_table(evaluations)}</div>
-<h2>Settings</h2>
-{configurations}
-<script type="module">{javascript_bundle("window.vegaEmbed = vegaEmbed;")}</script>
-<script type="module">vegaEmbed("#chart", {_as_script(spec)}, {_as_script(_OPTIONS)});</script>
-</body></html>
-"""
+    return javascript_bundle("window.vegaEmbed = vegaEmbed;")
 
 
-_OPTIONS = {"actions": {"export": True, "source": False, "compiled": False, "editor": False}}
+def _asset(name: str) -> str:
+    return (files("latebloom.report") / name).read_text()
 
 
 def _as_script(data: Any) -> str:
     """JSON that cannot end the script element it stands in."""
     return json.dumps(data).replace("<", "\\u003c")
-
-
-def _table(evaluations: Mapping[str, Evaluation]) -> str:
-    heads = "".join(f"<th>{escape(name)}</th>" for name in evaluations)
-    lengths = sorted({length for evaluation in evaluations.values() for length in evaluation.lengths})
-    start = next(iter(evaluations.values())).training_length
-    rows = []
-    for length in lengths:
-        cells = []
-        for evaluation in evaluations.values():
-            count = next((count for count in evaluation.counts if count.length == length), None)
-            if count is None:
-                cells.append("<td>-</td>")
-                continue
-            low, high = count.interval
-            cells.append(f'<td>{count.accuracy:.1%} <span class="interval">{low:.1%} to {high:.1%}</span></td>')
-        rows.append(f"<tr><td>{length} <small>{length / start:g}x</small></td>{''.join(cells)}</tr>")
-    return f"<table><tr><th>length</th>{heads}</tr>{''.join(rows)}</table>"

@@ -46,21 +46,6 @@ def say(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
-def accuracy_table(evaluations: Mapping[str, Evaluation]) -> Table:
-    """A column for each run, a row for each length, with 95% intervals."""
-    table = Table(title="all answers right [95% interval]", title_justify="left", title_style="")
-    table.add_column("length", justify="right")
-    table.add_column("", justify="right")
-    for name in evaluations:
-        table.add_column(Text(name), justify="right")
-    rows = sorted({length for evaluation in evaluations.values() for length in evaluation.lengths})
-    start = next(iter(evaluations.values())).training_length
-    for length in rows:
-        cells = [_cell(evaluation, length) for evaluation in evaluations.values()]
-        table.add_row(str(length), f"{length / start:g}x", *cells)
-    return table
-
-
 def answer_table(evaluation: Evaluation) -> Table:
     """One run: all answers with their interval, and each named answer."""
     table = Table(title="accuracy by length", title_justify="left", title_style="")
@@ -81,11 +66,3 @@ def answer_table(evaluation: Evaluation) -> Table:
     guess = [f"{level:.3f}" for level in evaluation.chance.values()]
     table.add_row("guessing", "", f"{evaluation.chance_all:.3f}", "", *guess, "", style="dim")
     return table
-
-
-def _cell(evaluation: Evaluation, length: int) -> str:
-    count = next((count for count in evaluation.counts if count.length == length), None)
-    if count is None:
-        return "-"
-    low, high = count.interval
-    return f"{count.accuracy:6.1%} [{low:.1%}, {high:.1%}]".replace("[", "\\[")

@@ -1,6 +1,15 @@
-"""What an evaluation or a comparison showed, in a sentence computed from the numbers."""
+"""What an evaluation, a comparison or a study showed, in a sentence computed from the numbers."""
+
+from collections.abc import Sequence
 
 from latebloom.evaluation.result import CLAIM, HOLDS_AT, Evaluation, held_length
+from latebloom.report.panel import Panel
+from latebloom.report.statistics import Comparison
+
+MOST_TOLD = 4
+"""Arms that a sentence names; of more, it names the best two and the last."""
+SETTLED_AT = 0.05
+"""A difference with a p value below this is not put down to chance."""
 
 
 def describe(name: str, evaluation: Evaluation) -> str:
@@ -42,3 +51,68 @@ def compare(joint: Evaluation, dat: Evaluation, switch_step: int | None, multipl
     if ordinary < 0.5:
         return f"{seen} Delayed attention made the difference."
     return f"{seen} Delayed attention holds, and joint training falls short of it by less than expected."
+
+
+def headline(panel: Panel) -> str:
+    """A panel in a sentence or two: who stands where at the compared length, and who holds."""
+    length = panel.compared_length
+    if length is None:
+        return f"No run on {panel.task} has finished."
+    told = panel.standings if len(panel.standings) <= MOST_TOLD else [*panel.standings[:2], panel.standings[-1]]
+    levels = [f"{arm} {'gets every answer right ' * (i == 0)}on {one.mean:.1%}" for i, (arm, one) in enumerate(told)]
+    left_out = f" (the best two and the last of {len(panel.standings)})" if len(told) < len(panel.standings) else ""
+    return (
+        f"On sequences of {length} items, {length / panel.training_length:.3g}x the longest in training, "
+        f"{_row(levels)}{left_out}. {_who_holds(panel)}"
+    )
+
+
+def doubt(panel: Panel, compared: Sequence[Comparison]) -> str:
+    """How far the headline can be trusted: how many seeds, what is missing, and whether they settle who is ahead."""
+    if not panel.standings:
+        return ""
+    if panel.is_single:
+        text = "One seed each: there are no error bars, and another seed may say something else."
+    else:
+        numbers = sorted({one.seeds for _, one in panel.standings})
+        many = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+        text = f"Means over {many} seeds."
+    missing = [arm for arm in panel.arms if arm not in panel.shown and any(run.arm == arm for run in panel.runs)]
+    if missing:
+        text += f" No run of {_row(missing)} has finished."
+    return text + _settled(panel, compared)
+
+
+def _who_holds(panel: Panel) -> str:
+    holding = [arm for arm, one in panel.standings if one.mean >= HOLDS_AT]
+    if not holding:
+        return f"None holds {HOLDS_AT:.0%} there."
+    if len(holding) == len(panel.standings):
+        return f"{'All hold' if len(holding) > 1 else 'It holds'} {HOLDS_AT:.0%} there."
+    return f"Only {_row(holding)} hold{'s' * (len(holding) == 1)} {HOLDS_AT:.0%} there."
+
+
+def _settled(panel: Panel, compared: Sequence[Comparison]) -> str:
+    """The best arm against the next, if they share seeds."""
+    if len(panel.standings) < 2:
+        return ""
+    best, second = (arm for arm, _ in panel.standings[:2])
+    one = next((one for one in compared if (one.first, one.second) == (best, second)), None)
+    if one is None:
+        return ""
+    gap = f"{100 * abs(one.difference.mean):.1f} percentage points over {one.difference.seeds} shared seeds"
+    if one.difference.mean == 0:
+        return f" {best} and {second} are level."
+    if one.difference.mean < 0:  # the better mean over all seeds need not be the better one over shared seeds
+        best, second = second, best
+    ahead = f" {best} is ahead of {second} by {gap}"
+    if one.p_corrected < SETTLED_AT:
+        return f"{ahead} (p = {one.p_corrected:.2g}, corrected)."
+    if one.smallest_p >= SETTLED_AT:
+        return f"{ahead}; so few seeds cannot settle whether that is chance (p is {one.smallest_p:.3g} at best)."
+    return f"{ahead}, which could be chance (p = {one.p_corrected:.2g}, corrected)."
+
+
+def _row(names: Sequence[str]) -> str:
+    """a, b and c."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

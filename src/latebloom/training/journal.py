@@ -21,6 +21,7 @@ class Journal:
         self._observe = observe or (lambda progress: None)
         self._metrics: MetricsFile | None = None
         self._last_seen: dict[str, float | None] = {"loss": None, "accuracy": None, "accuracy_beyond": None}
+        self._untold: dict[str, float] = {}
 
     def open(self, state: dict[str, Any] | None) -> None:
         """Begin, or go on where `state()` was taken: what was written after that is cut off."""
@@ -42,6 +43,8 @@ class Journal:
         """Mean losses up to a step; `phase` is the one that this step was in."""
         self._last_seen["loss"] = means["loss"]
         self._write({"step": step, "phase": phase, "learning_rate": rate} | means)
+        switch = {} if self.config.delay is None else {"attention_is_in": float(phase == "full")}
+        self._untold |= {f"train/{name}": value for name, value in ({"learning_rate": rate} | switch | means).items()}
 
     def switched(self, step: int, reason: str | None) -> None:
         self._write({"step": step, "switch": reason})
@@ -53,14 +56,18 @@ class Journal:
         for count in counts:
             named = {name: count.accuracy_of(name) for name in count.answers}
             line["check"][str(count.length)] = {"accuracy": count.accuracy} | named
+            self._untold |= {f"check/{count.length}/{name}": right for name, right in named.items()}
+            self._untold[f"check/{count.length}/accuracy"] = count.accuracy
             asked = [right for name, right in named.items() if name not in withheld]
             if count.length in (length, CLAIM * length):
                 seen = min(asked) if withheld else count.accuracy
                 self._last_seen["accuracy" if count.length == length else "accuracy_beyond"] = seen
         self._write(line)
 
-    def tell(self, step: int, phase: str, tested: float = 0.0) -> None:
-        self._observe(Progress(step, self.config.training.steps, phase, tested=tested, **self._last_seen))
+    def tell(self, step: int, phase: str, tested: float = 0.0, evaluation: Evaluation | None = None) -> None:
+        numbers, self._untold = self._untold, {}
+        more = {"numbers": numbers, "evaluation": evaluation, "tested": tested}
+        self._observe(Progress(step, self.config.training.steps, phase, **self._last_seen, **more))
 
     def conclude(
         self,
@@ -89,7 +96,7 @@ class Journal:
             model.save_pretrained(self.folder.model)
             write_json(self.folder.evaluation_file, evaluation.to_json())
             write_json(self.folder.result_file, result)
-        self.tell(self.config.training.steps, "done", 1.0)
+        self.tell(self.config.training.steps, "done", 1.0, evaluation)
         return TrainedRun(self.config, model, evaluation, result, self.folder.path if self.folder else None)
 
     def non_finite(self, step: int, switch_step: int | None, last_checkpoint: Path | None) -> NonFiniteLossError:

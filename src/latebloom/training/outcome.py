@@ -1,7 +1,7 @@
 """What a run tells while it goes on, and what is there when it is done."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,10 @@ class Progress:
     """The same at three times the training length."""
     tested: float = 0.0
     """The share of the final evaluation that is done."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """What was measured since the last word, by name: train/loss, check/75/accuracy and the like."""
+    evaluation: Evaluation | None = None
+    """The final evaluation, when done."""
 
 
 Observer = Callable[[Progress], None]

@@ -1,0 +1,123 @@
+"""What seeds say: means with intervals, and paired comparisons. An accuracy here is one number a seed."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import isnan
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+
+LEVEL = 0.95
+EXACT_UP_TO = 16
+"""Shared seeds up to which every one of the 2^n sign flips is counted; above, as many are drawn."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds, with its interval if there is more than one."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    seeds: int
+
+
+def mean_interval(values: Iterable[float]) -> Estimate:
+    """The mean and its 95% bootstrap interval (bias-corrected and accelerated)."""
+    return _mean_interval(tuple(map(float, values)))
+
+
+@cache  # the same numbers stand in charts, tables and sentences
+def _mean_interval(values: tuple[float, ...]) -> Estimate:
+    sample = np.array(values)
+    mean = float(sample.mean())
+    if len(sample) == 1:
+        return Estimate(mean, None, None, 1)
+    if np.ptp(sample) == 0:
+        return Estimate(mean, mean, mean, len(sample))
+    low, high = _bootstrap(sample, "BCa")
+    if isnan(low) or isnan(high):  # BCa needs jackknifed means that differ
+        low, high = _bootstrap(sample, "percentile")
+    return Estimate(mean, low, high, len(sample))
+
+
+def _bootstrap(sample: np.ndarray, method: str) -> tuple[float, float]:
+    from scipy.stats import bootstrap
+
+    with catch_warnings():
+        simplefilter("ignore")  # about samples that are too alike; the caller looks at what came out
+        found = bootstrap(
+            (sample,), np.mean, confidence_level=LEVEL, method=method, rng=np.random.default_rng(0)
+        ).confidence_interval
+    return float(found.low), float(found.high)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two arms over the seeds that both have."""
+
+    first: str
+    second: str
+    difference: Estimate
+    """The mean of first minus second, seed by seed."""
+    ahead: int
+    """Seeds in which the first is ahead."""
+    tied: int
+    dominance: float
+    """Cliff's delta: how often a run of the first beats one of the second, less how often it is beaten; -1 to 1."""
+    p: float
+    """The exact sign-flip test of no difference, two-sided."""
+    p_corrected: float
+    """After Holm's correction for all comparisons made together."""
+
+    @property
+    def smallest_p(self) -> float:
+        """What the test could give at best with so many seeds."""
+        return min(1.0, 2.0 ** (1 - self.difference.seeds))
+
+
+def compare_arms(first: str, second: str, a: Mapping[int, float], b: Mapping[int, float]) -> Comparison | None:
+    """Two arms by seed; None unless they share two seeds or more."""
+    seeds = sorted(a.keys() & b.keys())
+    if len(seeds) < 2:
+        return None
+    x, y = (np.array([arm[seed] for seed in seeds]) for arm in (a, b))
+    p = sign_flip_test(x - y)
+    return Comparison(
+        first=first,
+        second=second,
+        difference=mean_interval(x - y),
+        ahead=int((x > y).sum()),
+        tied=int((x == y).sum()),
+        dominance=float(np.sign(x[:, None] - y[None, :]).mean()),
+        p=p,
+        p_corrected=p,
+    )
+
+
+def sign_flip_test(differences: np.ndarray) -> float:
+    """How often a mean at least this far from 0 comes up when each difference's sign is a coin's throw."""
+    from scipy.stats import permutation_test
+
+    if not differences.any():
+        return 1.0
+    found = permutation_test(
+        (differences, np.zeros_like(differences)),
+        lambda x, y, axis: np.mean(x - y, axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=2**EXACT_UP_TO,
+        rng=np.random.default_rng(0),
+    )
+    return float(found.pvalue)
+
+
+def holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """The same comparisons with their p values corrected for being made together (Holm)."""
+    order = sorted(range(len(comparisons)), key=lambda i: comparisons[i].p)
+    corrected, largest = list(comparisons), 0.0
+    for rank, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - rank) * comparisons[i].p))
+        corrected[i] = replace(comparisons[i], p_corrected=largest)
+    return corrected

@@ -1,0 +1,356 @@
+"""A study's report, from results files alone: what it says, and what it leaves on the disk."""
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+from synthetic import evaluation, record, study
+
+from latebloom.cli import main
+from latebloom.errors import ConfigError
+from latebloom.report.figures import accuracy_figure, answer_figures, curve_figures
+from latebloom.report.panel import comparisons, panels
+from latebloom.report.study import read_sections, write_report
+from latebloom.report.study_page import study_page
+from latebloom.report.study_tables import accuracy_table, comparison_table, every_length_table, reach_table
+from latebloom.report.words import doubt, headline
+from latebloom.results.file import write_results
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+def only(records):
+    (panel,) = panels(records)
+    return panel
+
+
+def rows(table) -> dict[str, list[str]]:
+    return {row[0].text: [cell.plain for cell in row[1:]] for row in table.rows}
+
+
+def test_runs_that_share_study_task_and_training_length_share_a_panel():
+    records = [*study(seeds=2), *study(seeds=2, tasks=("recall",), arms=("joint",)), *study(study="other", seeds=1)]
+    records.append(record("joint", 0, evaluation({10: 1.0}, training_length=10), training_length=10))
+    found = panels(records)
+    assert [(panel.study, panel.task, panel.training_length) for panel in found] == [
+        ("paper", "composite", 25),
+        ("paper", "recall", 25),
+        ("other", "composite", 25),
+        ("paper", "composite", 10),
+    ]
+    assert found[1].arms == found[0].arms
+    assert found[1].shown == ["joint"]
+
+
+def test_the_accuracy_table_has_means_over_seeds_and_shows_what_is_missing():
+    records = [
+        record("dat", 0, evaluation({25: 1.0, 50: 0.9, 75: 0.8})),
+        record("dat", 1, evaluation({25: 1.0, 50: 0.7, 75: 0.9})),
+        record("dat", 2, None, failure="stopped"),
+        record("joint", 0, evaluation({25: 0.5, 75: 0.0})),
+        record("gap", 0, evaluation({25: 0.5, 50: 0.3})),
+        record("gap", 1, evaluation({25: 0.5, 75: 0.2})),
+        record("lstm", 0, None, failure="stopped"),
+    ]
+    table = accuracy_table(only(records))
+    assert table.head == ("arm", "seeds", "1x (25)", "2x (50)", "3x (75)")
+    assert rows(table) == {
+        "dat": ["2 of 3", "100.0% [100.0, 100.0]", "80.0% [70.0, 90.0]", "85.0% [80.0, 90.0]"],
+        "joint": ["1", "50.0%", "–", "0.0%"],
+        "gap": ["2", "50.0% [50.0, 50.0]", "30.0% (1 seed)", "20.0% (1 seed)"],
+        "lstm": ["0 of 1", "–", "–", "–"],
+    }
+
+
+def test_the_short_table_keeps_whole_multiples_and_the_longest_length():
+    levels = {10: 1.0, 25: 1.0, 30: 1.0, 50: 1.0, 75: 1.0, 90: 1.0, 400: 0.5, 460: 0.5}
+    panel = only([record("dat", 0, evaluation(levels))])
+    heads = ("1x (25)", "2x (50)", "3x (75)", "16x (400)", "18.4x (460)")
+    assert accuracy_table(panel).head[2:] == heads
+    every = every_length_table(panel)
+    assert [row[0].text for row in every.rows] == [f"{n / 25:.3g}x ({n})" for n in levels]
+
+
+def test_reach_and_cliff_are_those_of_the_seeds():
+    records = [
+        record("joint", 0, evaluation({25: 1.0, 50: 0.4, 75: 0.2})),
+        record("joint", 1, evaluation({25: 1.0, 50: 0.95, 75: 0.2})),
+        record("dat", 0, evaluation({25: 1.0, 50: 1.0, 75: 0.95})),
+        record("short", 0, evaluation({25: 1.0})),
+    ]
+    assert rows(reach_table(only(records))) == {
+        "joint": ["1.5x [1, 2]", "1x", "2x", "0 of 2 [0%, 84%]", "1 of 2 [1%, 99%]", "50"],
+        "dat": ["3x", "3x", "3x", "1 of 1", "0 of 1", "none"],
+        "short": ["1x", "1x", "1x", "1 of 1", "–", "–"],
+    }
+
+
+def test_arms_are_compared_at_three_times_the_training_length_or_where_most_can_be():
+    at_three = only(study(seeds=3))
+    assert at_three.compared_length == 75
+    assert (
+        only(
+            [record("a", 0, evaluation({25: 1.0, 60: 0.5})), record("b", 0, evaluation({25: 1.0, 50: 0.5}))]
+        ).compared_length
+        == 25
+    )
+    assert (
+        only(
+            [record("a", 0, evaluation({25: 1.0, 75: 0.5})), record("b", 0, evaluation({25: 1.0, 50: 0.5}))]
+        ).compared_length
+        == 25
+    )
+    assert only([record("a", 0, evaluation({25: 1.0, 75: 0.5, 400: 0.1}))]).compared_length == 75
+    assert only([record("a", 0, None, failure="x")]).compared_length is None
+
+
+def test_the_correction_is_over_all_panels_of_a_study_but_not_over_studies():
+    records = [*study(seeds=6, tasks=("composite", "recall")), *study(study="other", seeds=6, arms=("joint", "dat"))]
+    first, second, other = comparisons(panels(records))
+    assert (len(first), len(second), len(other)) == (6, 6, 1)
+    assert {one.p for one in (*first, *second)} == {2 / 64}
+    assert all(one.p_corrected == pytest.approx(12 * 2 / 64) for one in (*first, *second))
+    assert other[0].p_corrected == other[0].p
+    table = comparison_table(panels(records)[0], first)
+    assert table.rows[0][0].text == "dat"
+    assert rows(table)["dat"][2:] == ["6 of 6 seeds", "+1.00", "0.031", "0.375"]
+    assert "With 6 shared seeds p cannot be below 0.031." in table.note
+
+
+def two(ours: float, theirs: float, seeds: int = 1):
+    return [
+        record(arm, seed, evaluation({25: 1.0, 75: level}))
+        for arm, level in (("joint", theirs), ("dat", ours))
+        for seed in range(seeds)
+    ]
+
+
+FAILED = [record("mamba", 0, None, failure="x")]
+
+
+@pytest.mark.parametrize(
+    ("records", "seen", "doubted"),
+    [
+        (
+            two(0.98, 0.25, 8),
+            "On sequences of 75 items, 3x the longest in training, dat gets every answer right on 98.0% and joint on "
+            "25.0%. Only dat holds 90% there.",
+            "Means over 8 seeds. dat is ahead of joint by 73.0 percentage points over 8 shared seeds (p = 0.0078, "
+            "corrected).",
+        ),
+        (
+            two(0.98, 0.25, 5) + FAILED,
+            "Only dat holds 90% there.",
+            "No run of mamba has finished. dat is ahead of joint by 73.0 percentage points over 5 shared seeds; so few "
+            "seeds cannot settle whether that is chance (p is 0.0625 at best).",
+        ),
+        (two(0.5, 0.25, 2), "None holds 90% there.", "Means over 2 seeds."),
+        (two(0.95, 0.95, 2), "All hold 90% there.", "joint and dat are level."),
+        (two(0.98, 0.25), "dat gets every answer right on 98.0%", "One seed each: there are no error bars"),
+        (two(0.98, 0.25)[1:], "dat gets every answer right on 98.0%. It holds 90% there.", "One seed"),
+        (FAILED, "No run on composite has finished.", ""),
+    ],
+)  # fmt: skip
+def test_the_headline_says_what_the_numbers_say(records, seen, doubted):
+    panel = only(records)
+    (compared,) = comparisons([panel])
+    assert seen in headline(panel)
+    assert doubted in doubt(panel, compared)
+
+
+def test_a_difference_that_seeds_do_not_bear_out_is_called_so():
+    ours, theirs = [0.9, 0.2, 0.8, 0.3, 0.9, 0.1], [0.3, 0.8, 0.2, 0.7, 0.4, 0.6]
+    records = [
+        record(arm, seed, evaluation({25: 1.0, 75: level}))
+        for arm, levels in (("dat", ours), ("joint", theirs))
+        for seed, level in enumerate(levels)
+    ]
+    panel = only(records)
+    assert ", which could be chance (p = " in doubt(panel, *comparisons([panel]))
+
+
+def test_who_is_ahead_is_said_of_the_seeds_that_both_have():
+    levels = {"dat": {0: 0.5, 1: 0.5, 9: 1.0}, "joint": {0: 0.6, 1: 0.6}}
+    records = [
+        record(arm, seed, evaluation({25: 1.0, 75: level})) for arm in levels for seed, level in levels[arm].items()
+    ]
+    panel = only(records)
+    assert panel.standings[0][0] == "dat"
+    assert "joint is ahead of dat by 10.0 percentage points over 2 shared seeds" in doubt(panel, *comparisons([panel]))
+
+
+def test_of_many_arms_the_headline_names_the_best_two_and_the_last():
+    levels = {"a": 0.1, "b": 0.9, "c": 0.5, "d": 0.95, "e": 0.3}
+    text = headline(only([record(arm, 0, evaluation({75: level})) for arm, level in levels.items()]))
+    assert "d gets every answer right on 95.0%, b on 90.0% and a on 10.0% (the best two and the last of 5)" in text
+
+
+def points(chart) -> list[dict]:
+    return chart["datasets"]["points"]
+
+
+def test_the_main_picture_has_a_line_an_arm_with_its_band_and_no_point_where_nothing_was_tested():
+    records = [*two(0.98, 0.25, 2), record("short", 0, evaluation({25: 0.5})), *FAILED]
+    panel = only(records)
+    drawn = {(row["run"], row["length"]): row for row in points(accuracy_figure(panel).chart)}
+    assert set(drawn) == {("dat", 25), ("dat", 75), ("joint", 25), ("joint", 75), ("short", 25)}
+    assert drawn["joint", 75]["accuracy"] == 0.25
+    assert drawn["joint", 75]["over"] == "2 seeds"
+    assert (drawn["short", 25]["low"], drawn["short", 25]["interval"]) == (None, "none")
+    text = json.dumps(accuracy_figure(panel).chart)
+    assert '"domain": ["joint", "dat", "short", "mamba"]' in text  # colours are the study's
+    assert '"values": ["joint", "dat", "short"]' in text  # the legend is the panel's
+
+
+def test_each_answer_has_a_picture_and_so_has_each_measure_of_training():
+    panel = only(study(seeds=2))
+    assert [figure.name for figure in answer_figures(panel)] == ["accuracy-sum", "accuracy-recall"]
+    names = [
+        "curve-loss",
+        "curve-accuracy-25",
+        "curve-accuracy-75",
+        "curve-accuracy_sum-75",
+        "curve-accuracy_recall-75",
+    ]
+    figures = curve_figures(panel)
+    assert [figure.name for figure in figures] == names
+    drawn = points(figures[0].chart)
+    assert {(row["run"], row["seed"]) for row in drawn} == {(arm, seed) for arm in panel.arms for seed in (0, 1)}
+    assert all(len(row["step"]) == len(row["value"]) == 100 for row in drawn)
+    marks = [layer["data"]["values"] for layer in figures[0].chart["layer"] if "values" in layer.get("data", {})]
+    assert marks == [[{"run": "dat", "step": 9000, "what": "attention let in"}]]
+    assert curve_figures(only(two(0.9, 0.2))) == []
+
+
+@pytest.fixture
+def results(tmp_path):
+    path = tmp_path / "paper.parquet"
+    write_results(path, [*study(seeds=2, arms=("joint", "dat")), *FAILED])
+    return path
+
+
+def test_a_report_leaves_a_page_pictures_and_tables(results, tmp_path):
+    page = write_report(read_sections([results]), tmp_path / "out")
+    assert page == tmp_path / "out" / "index.html"
+    figures = {file.name for file in (tmp_path / "out" / "figures").iterdir()}
+    stems = {name.rpartition(".")[0] for name in figures}
+    assert figures == {f"{stem}.{form}" for stem in stems for form in ("svg", "pdf", "png")}
+    assert {"paper-composite-25-accuracy", "paper-composite-25-curve-loss"} <= stems
+    for form, magic in (("svg", b"<svg"), ("pdf", b"%PDF"), ("png", b"\x89PNG")):
+        content = (tmp_path / "out" / "figures" / f"paper-composite-25-accuracy.{form}").read_bytes()
+        assert magic in content[:200]
+    tables = {file.name for file in (tmp_path / "out" / "tables").iterdir()}
+    assert tables == {
+        f"paper-composite-25-{name}.{form}" for name in ("accuracy", "reach", "compared") for form in ("md", "tex")
+    }
+    text = (tmp_path / "out" / "tables" / "paper-composite-25-accuracy.md").read_text()
+    assert re.search(r"\| mamba \| 0 of 1 \| – \|", text)
+    with pytest.raises(ConfigError, match=r"out: .*paper.parquet cannot be written"):
+        write_report(read_sections([results]), results)
+
+
+def test_two_panels_never_write_the_same_file(tmp_path):
+    write_results(tmp_path / "a.parquet", [*study(study="A b", seeds=1), *study(study="a-b", seeds=1)])
+    names = [section.name for section in read_sections([tmp_path / "a.parquet"])]
+    assert names == ["a-b-composite-25", "a-b-composite-25-2"]
+
+
+class Elements(HTMLParser):
+    """What a browser would build of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict]] = []
+        self.texts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_names_are_text_wherever_they_stand(tmp_path):
+    records = study(study=HOSTILE, tasks=(f"t {HOSTILE}",), arms=(HOSTILE, "dat"), seeds=2)
+    records.append(record(f"failed {HOSTILE}", 0, None, study=HOSTILE, task=f"t {HOSTILE}", failure=HOSTILE))
+    write_results(tmp_path / "a.parquet", records)
+    sections = read_sections([tmp_path / "a.parquet"])
+    page = Elements(study_page(sections))
+    assert sum(tag == "script" for tag, _ in page.tags) == 3
+    assert [value for _, given in page.tags for name, value in given.items() if name in ("src", "href")] == ["data:,"]
+    assert not any(name.startswith("on") for _, given in page.tags for name in given)
+    assert sum(text == HOSTILE for text in page.texts) > 10  # the title, headings, cells, runs
+    data = json.loads(next(text for text in page.texts if text.startswith('{"charts"')))
+    (main,) = [chart for name, chart in data["charts"].items() if name.endswith("-25-accuracy")]
+    assert HOSTILE in {row["run"] for row in points(main)}
+    written = write_report(sections, tmp_path / "out").parent
+    for table in (written / "tables").glob("*.md"):
+        assert "<" not in table.read_text()
+    drawn = (written / "figures" / f"{sections[0].name}-accuracy.svg").read_text()
+    assert "<script" not in drawn
+    assert "&lt;script&gt;alert(1)" in drawn
+
+
+def test_one_seed_is_said_to_have_no_error_bars(tmp_path):
+    write_results(tmp_path / "a.parquet", two(0.98, 0.25))
+    sections = read_sections([tmp_path / "a.parquet"])
+    text = " ".join(Elements(study_page(sections).partition("<script")[0]).texts)
+    assert text.count("no error bars") >= 3
+    assert "bootstrap" not in text
+    assert "compared" not in sections[0].tables
+
+
+def test_the_page_has_every_run_with_its_configuration_and_command(tmp_path):
+    records = [*study(seeds=2), *FAILED]
+    write_results(tmp_path / "a.parquet", records)
+    page = Elements(study_page(read_sections([tmp_path / "a.parquet"])))
+    assert sum(given.get("class") == "run" for tag, given in page.tags if tag == "details") == len(records)
+    for one in records:
+        assert one.command in page.texts
+        assert json.dumps(json.loads(one.config), indent=2) in page.texts
+
+
+def latebloom(*words: str, cwd) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "latebloom", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def test_the_command_makes_a_report_and_says_where(results, tmp_path):
+    ran = latebloom("report", "paper.parquet", "--out", "there", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert "Page: there/index.html" in ran.stdout
+    assert "dat gets every answer right on" in " ".join(ran.stdout.split())
+    assert (tmp_path / "there" / "index.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["report"], "give one or more results files"),
+        (["report", "none.parquet"], "results: none.parquet cannot be read (No such file or directory)"),
+        (["report", "text.parquet"], "results: text.parquet is not a parquet file, or a damaged one"),
+        (["report", "paper.parquet", "paper.parquet"], "is in both paper.parquet and paper.parquet"),
+    ],
+)
+def test_a_mistake_is_one_sentence(results, tmp_path, monkeypatch, capsys, words, sentence):
+    (tmp_path / "text.parquet").write_text("not a table")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert len(said.strip().splitlines()) == 1
+    assert not (tmp_path / "report").exists()
+
+
+def test_arms_stand_in_the_order_of_the_file_and_the_best_comes_first_in_comparisons():
+    panel = only(study(seeds=3))
+    assert panel.arms == ("lstm", "transformer", "joint", "dat")
+    means = [one.mean for _, one in panel.standings]
+    assert all(better >= worse for better, worse in pairwise(means))
