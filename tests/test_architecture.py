@@ -19,7 +19,10 @@ MAY_IMPORT = {
     "training": COMMON | {"training", "config", "kernels", "tasks", "models", "delay", "evaluation"},
     "trackers": COMMON | {"trackers", "config", "evaluation", "training"},
     "probes": COMMON | {"probes", "delay"},
-    "studies": COMMON | {"studies", "config", "recipes", "training", "tasks"},
+    "studies": COMMON
+    | {"studies", "config", "recipes", "delay", "evaluation", "models", "results", "tasks", "training"},
+    "bench": COMMON
+    | {"bench", "config", "delay", "evaluation", "kernels", "models", "recipes", "studies", "tasks", "training"},
     "results": COMMON | {"results", "config", "evaluation", "training"},
     "report": COMMON | {"report", "evaluation", "results"},
 }

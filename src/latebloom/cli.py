@@ -211,6 +211,38 @@ def bench(
     run_bench(out, device=device, mode=precision, seconds=seconds, **chosen)
 
 
+def study(
+    name: Annotated[Positional[str | None], arg(metavar="NAME|FILE.py")] = None,
+    /,
+    *,
+    list_studies: Annotated[bool, arg(name="list")] = False,
+    scale: Literal["tiny", "paper", "large"] = "paper",
+    seeds: int | None = None,
+    out: Path | None = None,
+    workers: int | None = None,
+    device: Device = None,
+) -> None:
+    """Train every run of a study, and make its report; finished runs are not repeated, interrupted ones go on.
+
+    Args:
+        name: A named study, or a Python file with one of your own.
+        list_studies: Show the named studies and how many runs they are.
+        scale: How many seeds and steps: tiny takes minutes on two cores, paper and large want a GPU.
+        seeds: How many seeds instead of the scale's.
+        out: The study's folder; studies/NAME-SCALE unless given.
+        workers: How many runs at once on a CPU; as many as there are cores unless given.
+        device: Where to train; CUDA where there is one.
+    """
+    from latebloom.study import list_all, run_study
+
+    if list_studies:
+        list_all(Console())
+        return
+    if name is None:
+        raise ConfigError("study: give a name or a Python file; `latebloom study --list` shows the names")
+    run_study(name, scale, seeds=seeds, out=out, workers=workers, device=device)
+
+
 def report(
     files: Annotated[Positional[tuple[Path, ...]], arg(metavar="FILE ...")], /, *, out: Path = Path("report")
 ) -> None:
@@ -278,6 +310,7 @@ def parse(arguments: list[str] | None) -> Callable[[], None]:
         "train": train,
         "evaluate": evaluate,
         "inspect": inspect,
+        "study": study,
         "report": report,
         "bench": bench,
         "list": list_,

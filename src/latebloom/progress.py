@@ -1,6 +1,8 @@
 """Progress bars for runs: a line each, with what a person wants to know while waiting."""
 
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -108,6 +110,11 @@ class CrowdBar:
     ) -> None:
         self._bars.stop()
 
+    def count_finished(self, names: list[str]) -> None:
+        """Runs that were finished before."""
+        for name in names:
+            self.show(name, Seen(1, 1, "done", tested=1.0))
+
     def show(self, name: str, seen: Seen) -> None:
         self._seen[name] = seen
         started = [one for one in self._seen.values() if one is not None]
@@ -115,9 +122,55 @@ class CrowdBar:
         finished = sum(one.phase == "done" for one in started)
         losses = sorted(one.loss for one in started if one.loss is not None)
         loss = _number(losses[len(losses) // 2] if losses else None, ".3f")
-        stand = f"{finished} done, step {seen.step}/{seen.steps}, {seen.phase}, median loss {loss}"
+        running = len(started) - finished
+        stand = f"{finished} done, {running} running, step {seen.step}/{seen.steps}, {seen.phase}, median loss {loss}"
+        leaders = self._leaders()
+        stand += f", {leaders}" if leaders else ""
         self._bars.update(self._bar, completed=done, stand=stand)
         tenth = int(10 * done / len(self._seen))
         if not self.console.is_terminal and tenth > self._said:
             self._said = tenth
             self.console.print(f"{len(self._seen)} runs: {stand}", highlight=False, soft_wrap=True)
+
+    def _leaders(self) -> str:
+        """The best groups of runs so far by held-out accuracy beyond the training length; a group is a folder."""
+        groups: dict[str, list[float]] = {}
+        for name, one in self._seen.items():
+            if one is not None and one.accuracy_beyond is not None and "/" in name:
+                groups.setdefault(name.rpartition("/")[0], []).append(one.accuracy_beyond)
+        best = sorted(groups, key=lambda group: -sum(groups[group]) / len(groups[group]))[:2]
+        return "beyond: " + ", ".join(f"{g} {sum(groups[g]) / len(groups[g]):.0%}" for g in best) if best else ""
+
+
+class StudyBar:
+    """A study's stand: runs done, running and failed, the time left, and how its arms do so far."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(file=sys.stderr)
+        self._crowd: CrowdBar | None = None
+        self._folder = Path()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def expect(self, configs: Mapping[str, object], folder: Path) -> None:
+        """Another set of runs begins; those that are finished count as done."""
+        self._end()
+        self._folder = folder
+        self._crowd = CrowdBar(list(configs), self.console)
+        self._crowd.__enter__()
+        self._crowd.count_finished([name for name in configs if (folder / name / "result.json").exists()])
+
+    def show(self, name: str, seen: Seen) -> None:
+        if self._crowd is not None:
+            self._crowd.show(name, seen)
+
+    def _end(self) -> None:
+        if self._crowd is not None:
+            self._crowd.__exit__(None, None, None)
+            self._crowd = None

@@ -17,7 +17,11 @@ from latebloom.config import RunConfig
 from latebloom.errors import InterruptedRun, LatebloomError
 from latebloom.studies.stacks import run_in_stacks
 from latebloom.training.environment import choose_device
+from latebloom.training.folder import RunFolder
 from latebloom.training.loop import Progress, TrainedRun, run
+
+ATTEMPTS = 3
+"""How often a run is started whose process dies."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +45,25 @@ def run_all(
     On a GPU runs of one shape are trained as one program. On a CPU each run has a process of one thread: two processes
     of two threads on two cores are far slower than two of one.
     """
-    chosen = choose_device(device)
-    if chosen.type == "cuda":
-        failures = run_in_stacks(configs, folder, chosen, observe)
-    else:
-        failures = _run_in_processes(configs, folder, workers, device, observe)
+    failures = train_all(configs, folder, workers=workers, device=device, observe=observe)
     if failures:
         raise LatebloomError("; ".join(f"run {name} failed: {reason}" for name, reason in failures.items()))
     return {name: TrainedRun.load(folder / name) for name in configs}
+
+
+def train_all(
+    configs: dict[str, RunConfig],
+    folder: Path,
+    *,
+    workers: int | None = None,
+    device: str | None = None,
+    observe: Callable[[str, Progress], None] = lambda name, seen: None,
+) -> dict[str, str]:
+    """As `run_all`, but runs that fail do not raise: why those failed that did."""
+    chosen = choose_device(device)
+    if chosen.type == "cuda":
+        return run_in_stacks(configs, folder, chosen, observe)
+    return _run_in_processes(configs, folder, workers, device, observe)
 
 
 def _run_in_processes(
@@ -59,7 +74,9 @@ def _run_in_processes(
     observe: Callable[[str, Progress], None],
 ) -> dict[str, str]:
     """Why those runs failed that did."""
-    waiting = [_Job(name, config, folder / name, device) for name, config in configs.items()]
+    jobs = {name: _Job(name, config, folder / name, device) for name, config in configs.items()}
+    waiting = [job for job in jobs.values() if not RunFolder(job.folder).is_finished]
+    deaths: dict[str, int] = {}
     workers = workers or usable_cores()
     context = mp.get_context("spawn")  # a forked torch may hang in its thread pools
     events: Queue[tuple[str, Any]] = context.Queue()
@@ -75,9 +92,15 @@ def _run_in_processes(
             for name, process in list(running.items()):
                 if not process.is_alive():
                     _drain(events, observe, failures)
-                    if process.exitcode != 0 and name not in failures:
-                        failures[name] = f"its process ended with status {process.exitcode}"
                     del running[name]
+                    if process.exitcode != 0 and name not in failures:
+                        deaths[name] = deaths.get(name, 0) + 1
+                        if deaths[name] < ATTEMPTS:  # killed, perhaps for memory: it goes on from its checkpoint
+                            waiting.append(jobs[name])
+                        else:
+                            failures[name] = (
+                                f"its process ended {ATTEMPTS} times, at last with status {process.exitcode}"
+                            )
             if stop_asked() and not running:
                 break
     if stop_asked():

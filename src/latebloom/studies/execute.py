@@ -1,0 +1,183 @@
+"""A study from plan to results file: choices first, then every arm with every seed.
+
+The folder of a study holds `study.json` (what it is), a folder for each run, `choices.json` (what was chosen, and how
+the others did), `tuning.parquet` and `results.parquet`.
+"""
+
+import fcntl
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from latebloom.config import RunConfig
+from latebloom.errors import CheckpointError, ConfigError, LatebloomError
+from latebloom.evaluation.result import CLAIM, Evaluation
+from latebloom.results.collect import StudyRun, collect
+from latebloom.results.file import write_results
+from latebloom.studies.plan import Arm, Plan
+from latebloom.training.checkpoint import write_json
+from latebloom.training.folder import RunFolder
+
+Runner = Callable[[dict[str, RunConfig], Path], dict[str, str]]
+"""Trains every configuration in `folder/name`, finished ones excepted; why those failed that did."""
+
+
+@dataclass(frozen=True)
+class StudyOutcome:
+    """What a study leaves behind."""
+
+    results: Path
+    failures: dict[str, str]
+    """Run folders, relative to the study's, and why they failed."""
+
+
+def execute(name: str, plan: Plan, out: Path, runner: Runner) -> StudyOutcome:
+    """Train what is not trained yet, and collect all of it; safe to stop and to start again at any moment."""
+    with _claimed(out, name, plan):
+        failures: dict[str, str] = {}
+        tuning = _tuning_runs(name, plan, out)
+        if tuning:
+            failures |= _train(tuning, out, runner, out / "tuning.parquet")
+        runs = _final_runs(name, plan, out, tuning, failures)
+        failures |= _train(runs, out, runner, out / "results.parquet")
+        return StudyOutcome(out / "results.parquet", failures)
+
+
+def _train(runs: list[StudyRun], out: Path, runner: Runner, file: Path) -> dict[str, str]:
+    """Train runs and write what is finished, also when that is interrupted: nothing that was finished is lost."""
+    failures: dict[str, str] = {}
+    try:
+        failures = runner({_within(run.folder, out): run.config for run in runs}, out)
+    finally:
+        write_results(file, [collect(run, failures.get(_within(run.folder, out))) for run in runs])
+    return failures
+
+
+def _within(folder: Path, out: Path) -> str:
+    return folder.relative_to(out).as_posix()
+
+
+def _tuning_runs(name: str, plan: Plan, out: Path) -> list[StudyRun]:
+    """Every choice of every arm on the held-out seeds; the results call it `arm, choice K`."""
+    runs = []
+    for arm, place in _places(plan, out / "tuning"):
+        for k, choice in enumerate(arm.choices):
+            for seed in plan.tuning_seeds:
+                folder = place / f"choice-{k}" / f"seed-{seed}"
+                called = f"{arm.name}, choice {k}"
+                runs.append(StudyRun(f"{name}, tuning", arm.task, called, replace(choice, seed=seed), folder))
+    return runs
+
+
+def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failures: dict[str, str]) -> list[StudyRun]:
+    """Every arm, as chosen, with every seed of the study."""
+    runs, told = [], []
+    for arm, place in _places(plan, out):
+        config = arm.config
+        if arm.choices:
+            scores = [_score(run_set) for run_set in _by_choice(arm, tuning)]
+            if all(score is None for score in scores):
+                raise LatebloomError(
+                    f"every choice of arm {arm.name} on {arm.task} failed: {'; '.join(failures.values())}"
+                )
+            best = max(range(len(scores)), key=lambda k: scores[k] or (-1.0, -1.0))
+            config = arm.choices[best]
+            told.append(
+                {
+                    "task": arm.task,
+                    "arm": arm.name,
+                    "chosen": best,
+                    "choices": [
+                        {"changes": changes(arm.choices[0], choice), "accuracy_at_claim": score and score[0]}
+                        for choice, score in zip(arm.choices, scores, strict=True)
+                    ],
+                }
+            )
+        runs += [
+            StudyRun(name, arm.task, arm.name, replace(config, seed=seed), place / f"seed-{seed}")
+            for seed in plan.seeds
+        ]
+    if told:
+        write_json(out / "choices.json", told)
+    return runs
+
+
+def _by_choice(arm: Arm, tuning: list[StudyRun]) -> list[list[StudyRun]]:
+    mine = [run for run in tuning if run.task == arm.task]
+    return [[run for run in mine if run.arm == f"{arm.name}, choice {k}"] for k in range(len(arm.choices))]
+
+
+def _score(runs: list[StudyRun]) -> tuple[float, float] | None:
+    """How good a choice is: mean accuracy at the paper's multiple, then over all lengths; None if a run failed."""
+    found = []
+    for run in runs:
+        folder = RunFolder(run.folder)
+        if not folder.is_finished:
+            return None
+        evaluation = Evaluation.from_json(folder.read_json(folder.evaluation_file))
+        far = CLAIM * evaluation.training_length
+        tested = [evaluation.accuracy(length) for length in evaluation.lengths]
+        found.append((evaluation.accuracy(far) if far in evaluation.lengths else tested[-1], mean(tested)))
+    return mean(at for at, _ in found), mean(over for _, over in found)
+
+
+def changes(first: RunConfig, other: RunConfig) -> dict[str, Any]:
+    """The fields in which a configuration differs from another, as `field=value` names them."""
+
+    def flat(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+        if isinstance(data, dict):
+            for key, value in data.items():
+                yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix[:-1], data
+
+    one, two = dict(flat(first.to_json())), dict(flat(other.to_json()))
+    return {name: value for name, value in two.items() if one.get(name) != value}
+
+
+def _places(plan: Plan, out: Path) -> Iterator[tuple[Arm, Path]]:
+    """A folder for every arm, named after it as far as a file system likes the name."""
+    taken: set[str] = set()
+    for arm in plan.arms:
+        words = [re.sub(r"[^\w.+-]+", "-", word).strip("-.") or "arm" for word in (arm.task, arm.name)]
+        place = "/".join(words)
+        while place.lower() in taken:
+            place += "-"
+        taken.add(place.lower())
+        yield arm, out / place
+
+
+@contextmanager
+def _claimed(out: Path, name: str, plan: Plan) -> Iterator[None]:
+    """Make the folder this study's, and this process's alone, while the context lasts."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = open(out / ".lock", "w")  # noqa: SIM115 (held until the context ends)
+    except OSError as error:
+        raise ConfigError(f"out: {out} cannot be written ({error.strerror}); choose a folder that can") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(f"out: {out} is in use: another process runs a study there") from None
+        about = {
+            "study": name,
+            "seeds": list(plan.seeds),
+            "tuning_seeds": list(plan.tuning_seeds),
+            "arms": [
+                {"task": arm.task, "arm": arm.name, "config": arm.config.hash, "choices": [c.hash for c in arm.choices]}
+                for arm in plan.arms
+            ],
+        }
+        file = out / "study.json"
+        if file.exists() and json.loads(file.read_text()) != about:
+            raise CheckpointError(
+                f"out: {out} holds another study, or this one at another scale; choose another folder"
+            )
+        write_json(file, about)
+        yield

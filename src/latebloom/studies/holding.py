@@ -1,0 +1,45 @@
+"""How should attention be held back, and what else matters at the switch?"""
+
+from dataclasses import replace
+
+from latebloom.config import RunConfig
+from latebloom.studies.plan import Arm, Plan, Scale, study
+from latebloom.studies.scales import SIZES, at_rate, base_config, composite, delayed, seeds
+
+
+@study("holding")
+def holding(scale: Scale) -> Plan:
+    """Bypass, freeze, ramp; zero output; what is asked; the recurrence's rate; supervision; order: one change each."""
+    size = SIZES[scale]
+    rate = size.rates[-2]
+    base = at_rate(base_config(size, composite(size)), rate, rate / 2)
+    dat = delayed(base)
+    ramp = max(1, size.steps // 10)
+    arms = [
+        Arm("dat", dat),
+        Arm("freeze", delayed(_random_output(base), hold="freeze")),
+        Arm("ramp", delayed(base, hold="ramp", ramp_steps=ramp)),
+        Arm("random output", _random_output(dat)),
+        Arm("no look-back", replace(dat, model=_attention(dat, look_back=False).model)),
+        Arm("all asked", delayed(base, withhold=())),
+        Arm("recurrence at 0.3", replace(dat, training=replace(dat.training, recurrence_factor=0.3))),
+        Arm("the same rate after", at_rate(dat, rate)),
+        Arm("joint", at_rate(base, rate)),
+    ]
+    for name, settings in {
+        "outcome": {"supervision": "outcome"},
+        "pairs-first": {"order": "pairs-first"},
+        "interleaved": {"order": "interleaved"},
+    }.items():
+        task = composite(size, **settings)
+        arms.append(Arm(f"dat, {name}", replace(dat, task=task)))
+        arms.append(Arm(f"joint, {name}", replace(at_rate(base, rate), task=task)))
+    return Plan(arms, seeds(size))
+
+
+def _random_output(run: RunConfig) -> RunConfig:
+    return _attention(run, zero_output=False)
+
+
+def _attention(run: RunConfig, **settings: bool) -> RunConfig:
+    return replace(run, model=replace(run.model, attention=replace(run.model.attention, **settings)))

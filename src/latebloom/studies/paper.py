@@ -1,0 +1,39 @@
+"""The paper's table: four models on three tasks, each tuned on the same grid."""
+
+from dataclasses import replace
+
+from latebloom.config import RunConfig
+from latebloom.models.settings import hybrid, lstm, transformer
+from latebloom.studies.plan import Arm, Plan, Scale, study
+from latebloom.studies.scales import SIZES, Size, at_rate, base_config, composite, delayed, seeds, tuning_seeds
+from latebloom.tasks import ModularSum, Recall, Task
+
+
+@study("paper")
+def paper(scale: Scale) -> Plan:
+    """LSTM, Transformer, hybrid trained jointly and with delayed attention, on modular sum, recall and composite."""
+    size = SIZES[scale]
+    tasks: list[Task] = [ModularSum(), Recall(keys=512), composite(size)]
+    arms = [arm for task in tasks for arm in _arms(size, task)]
+    return Plan(arms, seeds(size), tuning_seeds(size))
+
+
+def _arms(size: Size, task: Task) -> list[Arm]:
+    hybrid_run = base_config(size, task, hybrid(width=size.width, look_back=True, zero_output=True))
+    runs = {
+        "lstm": base_config(size, task, lstm(width=size.width)),
+        "transformer": base_config(size, task, transformer(width=size.width)),
+        "joint": hybrid_run,
+        "dat": delayed(hybrid_run),
+    }
+    return [Arm(name, run, _grid(size, run)) for name, run in runs.items()]
+
+
+def _grid(size: Size, run: RunConfig) -> tuple[RunConfig, ...]:
+    """Every learning rate with both ways of weighing the loss, for each arm alike; a delay's second phase is at half
+    the rate of its first, which is part of what it is."""
+    rates = [at_rate(run, rate, rate / 2 if run.delay else None) for rate in size.rates]
+    if len(run.task.answers) == 1:  # one answer: both ways weigh it alike
+        return tuple(rates)
+    weighings = ("answers", "positions")
+    return tuple(replace(r, training=replace(r.training, weigh=weigh)) for r in rates for weigh in weighings)

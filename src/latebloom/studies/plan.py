@@ -1,0 +1,142 @@
+"""What a study is: arms to compare, each trained with the same seeds; and the studies by name.
+
+    @study("mine")
+    def mine(scale: str) -> Plan:
+        '''Whether a longer delay helps.'''
+        return Plan(arms=(Arm("early", ...), Arm("late", ...)), seeds=range(10))
+
+A file with such functions is run like the named ones: `latebloom study my_file.py`.
+"""
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from latebloom.config import RunConfig
+from latebloom.errors import ConfigError, unknown
+
+Scale = Literal["tiny", "paper", "large"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One thing that is compared: a configuration, trained with every seed of the study."""
+
+    name: str
+    """What the report calls it, such as joint or dat."""
+    config: RunConfig
+    """The run; the study sets its seed."""
+    choices: tuple[RunConfig, ...] = ()
+    """Configurations of which the best on held-out seeds is trained instead, such as a grid of learning rates."""
+    group: str = ""
+    """Arms of one group are compared with each other; the task's name unless given."""
+
+    @property
+    def task(self) -> str:
+        return self.group or self.config.task.name
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Arms, the seeds that each is trained with, and the held-out seeds on which choices are made."""
+
+    arms: Sequence[Arm]
+    seeds: Sequence[int]
+    tuning_seeds: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        if not self.arms or not self.seeds:
+            raise ConfigError("a study has at least one arm and one seed")
+        for arm in self.arms:
+            if not isinstance(arm, Arm) or not isinstance(arm.config, RunConfig):
+                raise ConfigError(f"a study's arms are Arm(name, config); {arm!r} is none")
+            if arm.choices and not self.tuning_seeds:
+                raise ConfigError(f"arm {arm.name}: choices take tuning_seeds to choose on")
+        names = [(arm.task, arm.name) for arm in self.arms]
+        if len(set(names)) != len(names):
+            double = next(name for name in names if names.count(name) > 1)
+            raise ConfigError(f"two arms of a study are called {double[1]} in {double[0]}; each name stands for one")
+        if set(self.seeds) & set(self.tuning_seeds):
+            raise ConfigError("tuning_seeds: a choice is made on seeds that the study does not report")
+        for seeds, what in ((self.seeds, "seeds"), (self.tuning_seeds, "tuning_seeds")):
+            if len(set(seeds)) != len(seeds):
+                raise ConfigError(f"{what}: a seed is there twice; each is one run")
+
+
+Study = Callable[[Scale], Plan]
+STUDIES: dict[str, Study] = {}
+
+
+def study(name: str) -> Callable[[Study], Study]:
+    """Make a study known by a name; a decorator."""
+
+    def add(function: Study) -> Study:
+        STUDIES[name] = function
+        return function
+
+    return add
+
+
+def find_study(name: str) -> tuple[str, Study]:
+    """The study of a name, or the only one in a Python file (`file.py`, or `file.py:name` of several)."""
+    import latebloom.studies.named  # noqa: F401 (makes the package's own studies known)
+
+    file, _, chosen = name.partition(":")
+    if not file.endswith(".py"):
+        if name not in STUDIES:
+            raise unknown("study", name, [*STUDIES, "a Python file"])
+        return name, STUDIES[name]
+    found = studies_in(Path(file))
+    if chosen:
+        if chosen not in found:
+            raise unknown(f"study in {file}", chosen, found)
+        return chosen, found[chosen]
+    if len(found) > 1:
+        raise ConfigError(f"study: {file} has {', '.join(found)}; choose one, such as {file}:{next(iter(found))}")
+    return next(iter(found.items()))
+
+
+def studies_in(file: Path) -> dict[str, Study]:
+    """The studies that a file defines; a mistake in it is an error with the line."""
+    if not file.is_file():
+        raise ConfigError(f"study: there is no file {file}")
+    before = dict(STUDIES)
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(file.stem, module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        line = next(
+            (f.lineno for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename == str(file)), 0
+        )
+        line = line or getattr(error, "lineno", 0)
+        raise ConfigError(f"study: {file}, line {line}: {type(error).__name__}: {error}") from error
+    found = {name: function for name, function in STUDIES.items() if before.get(name) is not function}
+    STUDIES.clear()
+    STUDIES.update(before)
+    if not found:
+        raise ConfigError(f'study: {file} defines none; write @study("name") above a function that returns a Plan')
+    return found
+
+
+def plan_of(name: str, function: Study, scale: Scale) -> Plan:
+    """The study's plan at a scale; a mistake in its function is one sentence."""
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    try:
+        plan = function(scale)
+    except ConfigError as error:
+        raise ConfigError(f"study {name}: {error}") from error
+    except Exception as error:
+        raise ConfigError(f"study {name}: {type(error).__name__}: {error}") from error
+    if not isinstance(plan, Plan):
+        raise ConfigError(f"study {name}: it returns {type(plan).__name__}, not a Plan")
+    return plan

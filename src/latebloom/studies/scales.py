@@ -1,0 +1,89 @@
+"""How large the package's own studies are at each scale."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from latebloom.config import RunConfig
+from latebloom.delay.triggers import Trigger, at_step
+from latebloom.evaluation.settings import Evaluating
+from latebloom.models.settings import Model, hybrid
+from latebloom.studies.plan import Scale
+from latebloom.tasks import Composite, Task
+from latebloom.training.settings import Delay, Phase, Training
+
+
+@dataclass(frozen=True)
+class Size:
+    """Seeds, steps and widths of a scale."""
+
+    seeds: int
+    tuning_seeds: int
+    steps: int
+    width: int
+    batch: int
+    rates: tuple[float, ...]
+    """The grid of learning rates, the same for every arm."""
+    multiples: tuple[float, ...]
+    sequences: int
+
+
+SIZES: dict[Scale, Size] = {
+    "tiny": Size(2, 1, 60, 16, 16, (3e-3, 6e-3), (1, 2, 3), 64),
+    "paper": Size(20, 3, 10_000, 64, 64, (1e-3, 2e-3, 4e-3, 8e-3), (0.4, 1, 1.2, 1.4, 2, 3, 4, 6, 8, 16), 1024),
+    "large": Size(20, 3, 15_000, 128, 128, (5e-4, 1e-3, 2e-3, 4e-3), (0.4, 1, 1.2, 1.4, 2, 3, 4, 6, 8, 16), 2048),
+}
+FIRST_TUNING_SEED = 1_000
+"""Held-out seeds begin here; reported ones begin at 0."""
+
+
+def seeds(size: Size) -> range:
+    return range(size.seeds)
+
+
+def tuning_seeds(size: Size) -> range:
+    return range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + size.tuning_seeds)
+
+
+def base_config(size: Size, task: Task, model: Model | None = None) -> RunConfig:
+    """Joint training of the hybrid at a scale."""
+    phase = Phase(batch_size=size.batch, learning_rate=size.rates[1], warmup=min(200, size.steps // 10))
+    every = max(10, size.steps // 50)
+    return RunConfig(
+        task=task,
+        model=model or hybrid(width=size.width, look_back=True, zero_output=True),
+        training=Training(
+            steps=size.steps,
+            delayed=phase,
+            full=phase,
+            betas=(0.9, 0.95),
+            log_every=every,
+            check_every=5 * every,
+            checkpoint_every=5 * every,
+        ),
+        evaluation=Evaluating(multiples=size.multiples, sequences=size.sequences),
+    )
+
+
+def composite(size: Size, **settings: Any) -> Composite:
+    """The composite task with enough keys for every tested length."""
+    return replace(Composite(keys=256), **settings)
+
+
+def delayed(config: RunConfig, until: Trigger | None = None, **settings: Any) -> RunConfig:
+    """The same run with its attention held back for half of its steps, and recall not asked until then."""
+    withhold = ("recall",) if "sum" in config.task.answers and "recall" in config.task.answers else ()
+    chosen: dict[str, Any] = {"until": until or at_step(config.training.steps // 2), "withhold": withhold} | settings
+    return replace(config, delay=Delay(**chosen))
+
+
+def at_rate(config: RunConfig, rate: float, after: float | None = None) -> RunConfig:
+    """The run with another learning rate, in both phases or with one of its own after the switch."""
+    training = config.training
+    return replace(
+        config,
+        training=replace(
+            training,
+            delayed=replace(training.delayed, learning_rate=rate),
+            full=replace(training.full, learning_rate=rate if after is None else after),
+        ),
+    )

@@ -1,0 +1,84 @@
+"""A study as a command: progress while it runs, and its report at the end."""
+
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from latebloom.errors import InterruptedRun, require
+from latebloom.progress import StudyBar
+from latebloom.report.study import read_sections, write_report
+from latebloom.report.tables import for_terminal
+from latebloom.report.terminal import say
+from latebloom.studies.execute import StudyOutcome, execute
+from latebloom.studies.local import train_all
+from latebloom.studies.plan import SCALES, STUDIES, Plan, Scale, find_study, plan_of
+
+
+def run_study(
+    name: str,
+    scale: Scale,
+    *,
+    seeds: int | None = None,
+    out: Path | None = None,
+    workers: int | None = None,
+    device: str | None = None,
+) -> StudyOutcome:
+    """Run a study and leave its results file and report in its folder."""
+    title, function = find_study(name)
+    plan = plan_of(title, function, scale)
+    if seeds is not None:
+        require(1 <= seeds <= 100_000, "seeds", seeds, "from 1 to 100000")
+        plan = replace(plan, seeds=range(seeds))
+    if workers is not None:
+        require(workers >= 1, "workers", workers, "1 or more")
+    out = out or Path("studies") / f"{title}-{scale}"
+    console = Console()
+    say(console, f"Study {title}, scale {scale}: {_size(plan)}. Everything goes to {out}")
+    with StudyBar() as bar:
+
+        def runner(configs, folder):
+            bar.expect(configs, folder)
+            return train_all(configs, folder, workers=workers, device=device, observe=bar.show)
+
+        try:
+            outcome = execute(title, plan, out, runner)
+        except InterruptedRun as stop:
+            raise InterruptedRun(f"{stop}; go on with: latebloom {shlex.join(sys.argv[1:])}") from None
+    sections = read_sections([outcome.results])
+    page = write_report(sections, out / "report")
+    for section in sections:
+        console.print(for_terminal(section.tables["accuracy"]))
+        say(console, f"{section.seen} {section.doubt}\n")
+    for run, reason in outcome.failures.items():
+        say(console, f"failed: {out / run}: {reason}")
+    say(console, f"Page: {page}   Results: {outcome.results}")
+    return outcome
+
+
+def list_all(console: Console) -> None:
+    """The named studies, with their size at each scale."""
+    import latebloom.studies.named  # noqa: F401 (makes them known)
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("study")
+    table.add_column("question")
+    for scale in SCALES:
+        table.add_column(f"runs, {scale}", justify="right")
+    for name, function in STUDIES.items():
+        runs = [str(_runs(plan_of(name, function, scale))) for scale in SCALES]
+        table.add_row(name, (function.__doc__ or "").strip().splitlines()[0], *runs)
+    console.print(table)
+
+
+def _runs(plan: Plan) -> int:
+    return len(plan.arms) * len(plan.seeds) + sum(len(arm.choices) for arm in plan.arms) * len(plan.tuning_seeds)
+
+
+def _size(plan: Plan) -> str:
+    text = f"{len(plan.arms)} arms x {len(plan.seeds)} seeds"
+    tuning = sum(len(arm.choices) for arm in plan.arms) * len(plan.tuning_seeds)
+    return f"{text}, and {tuning} runs on held-out seeds to choose settings" if tuning else text
