@@ -1,16 +1,15 @@
 """Attention that is not ours: torch's own modules, compiled, checkpointed, and in several processes."""
 
 import copy
-import os
-from datetime import timedelta
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import run_ranks
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -179,16 +178,8 @@ def test_automatic_and_by_hand_do_not_mix():
         delay.after_step()
 
 
-def join_group(rank: int, folder: str) -> None:
-    """Two processes that meet in a file and talk over the loopback interface: no port to lose, no name to look up."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    limit = timedelta(seconds=60)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=limit)
-
-
-def rank_work(rank: int, folder: str, way: str, hold: Any) -> None:
-    torch.set_num_threads(1)
-    join_group(rank, folder)
+def train_between_processes(way: str, hold: Any) -> dict[str, torch.Tensor]:
+    dist.init_process_group("gloo")
     model = build()
     runs: nn.Module = model
     if way == "ddp":
@@ -199,27 +190,23 @@ def rank_work(rank: int, folder: str, way: str, hold: Any) -> None:
     optimizer = OPTIMIZERS["adamw"](model.parameters())
     delay = DelayedAttention(model, optimizer, until=at_step(3), hold=hold)
 
-    def values() -> dict[str, torch.Tensor]:
-        full = {name: p.full_tensor() if way == "fsdp" else p for name, p in delay.parameters().items()}  # type: ignore[operator]
-        return {name: value.detach().clone() for name, value in full.items()}
+    def values(parameters: Iterable[tuple[str, Any]]) -> dict[str, torch.Tensor]:
+        whole = {name: p.full_tensor() if way == "fsdp" else p for name, p in parameters}
+        return {name: value.detach().clone() for name, value in whole.items()}
 
-    before = values()
-    torch.manual_seed(100 + rank)  # other data on every rank
+    before = values(delay.parameters().items())
+    torch.manual_seed(100 + dist.get_rank())  # other data on every rank
     for number in range(6):
         step(runs, optimizer)
-        moved = [name for name, value in values().items() if not torch.equal(value, before[name])]
+        after = values(delay.parameters().items())
+        moved = [name for name, value in after.items() if not torch.equal(value, before[name])]
         assert len(moved) == (0 if number < 3 else len(before)), (number, moved)
-    state = {name: p.full_tensor() if way == "fsdp" else p for name, p in model.named_parameters()}  # type: ignore[operator]
-    torch.save({name: value.detach() for name, value in state.items()}, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    return values(model.named_parameters())
 
 
-# Slow because two processes sometimes wait for each other without end on a busy machine (the cause is not known yet).
-@pytest.mark.slow
 @pytest.mark.parametrize("hold", ["bypass", "freeze"])
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
-def test_two_processes_stay_the_same_across_the_switch(tmp_path, way, hold):
-    spawn(rank_work, (str(tmp_path), way, hold), nprocs=2)
-    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+def test_two_processes_stay_the_same_across_the_switch(way, hold):
+    first, second = run_ranks(train_between_processes, way, hold)
     for name, value in first.items():
         assert torch.equal(value, second[name]), name
