@@ -124,20 +124,28 @@ def test_gradients_that_are_held_back_do_not_count_in_clipping():
     assert float(nn.utils.clip_grad_norm_(model.parameters(), 1.0)) == pytest.approx(sum(squares) ** 0.5, rel=1e-4)
 
 
-def test_a_skipped_step_does_not_count():
-    """GradScaler does not step on an overflow; the delay counts steps that happened."""
+@pytest.mark.parametrize("hold", ["bypass", "freeze"])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_a_step_that_grad_scaler_leaves_out_does_not_count(kind, hold):
+    """On an overflow it does not call the optimizer, or tells a fused one to do nothing; weights show what happened."""
     model = build()
-    optimizer = OPTIMIZERS["sgd"](model.parameters())
-    delay = DelayedAttention(model, optimizer, until=at_step(2))
+    optimizer = OPTIMIZERS[kind](model.parameters())
+    delay = DelayedAttention(model, optimizer, until=at_step(2), hold=hold)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    for overflow in (False, True, False):
+    seen = []
+    for overflow in (True, False, True, True, False, True, False):
+        before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
         tokens = torch.randint(20, (4, 9))
         loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
         scaler.scale(loss * (float("inf") if overflow else 1.0)).backward()
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-    assert (delay.step, delay.switch_step) == (2, 2)
+        moved = {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
+        assert bool(moved) == (not overflow)
+        seen.append((delay.step, delay.holding, moved >= set(delay.parameters())))
+    waiting, stepped, let_in = (0, True, False), (1, True, False), (2, False, False)
+    assert seen == [waiting, stepped, stepped, stepped, let_in, let_in, (3, False, True)]
 
 
 class Flat(nn.Module):
