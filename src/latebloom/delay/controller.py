@@ -185,7 +185,10 @@ class DelayedAttention:
             parameter.grad = None
 
     def _after_optimizer(self) -> None:
-        self._advance()
+        # GradScaler calls a fused optimizer also after an overflow, and tells it so: a step that does nothing.
+        overflow: Tensor | None = getattr(self._optimizer, "found_inf", None)
+        if overflow is None or not overflow.item():
+            self._advance()
 
     def _advance(self) -> bool:
         if not self._prepared:
