@@ -79,6 +79,7 @@ def _runs(plan: Plan) -> int:
 
 
 def _size(plan: Plan) -> str:
-    text = f"{len(plan.arms)} arms x {len(plan.seeds)} seeds"
+    arms, count = ("arm" if len(plan.arms) == 1 else "arms"), ("seed" if len(plan.seeds) == 1 else "seeds")
+    text = f"{len(plan.arms)} {arms} x {len(plan.seeds)} {count}"
     tuning = sum(len(arm.choices) for arm in plan.arms) * len(plan.tuning_seeds)
     return f"{text}, and {tuning} runs on held-out seeds to choose settings" if tuning else text

@@ -1,0 +1,197 @@
+"""A study from plan to results: choices, failures, interruptions."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from latebloom import run
+from latebloom.cli import main
+from latebloom.errors import CheckpointError, InterruptedRun, LatebloomError
+from latebloom.results.file import read_results
+from latebloom.studies.execute import changes, execute
+from latebloom.studies.local import train_all
+from latebloom.studies.plan import Arm, Plan
+
+
+def in_turn(configs, folder):
+    """A runner without processes."""
+    for name, config in configs.items():
+        run(config, folder / name, device="cpu")
+    return {}
+
+
+@pytest.fixture
+def plan(tiny):
+    training = replace(tiny.training, steps=8, check_every=4)
+    quick = replace(tiny, training=training, delay=None)
+    hopeless = replace(quick, training=replace(training, full=replace(training.full, learning_rate=1e-12)))
+    return Plan([Arm("joint", quick), Arm("tuned", quick, (hopeless, quick))], seeds=(0, 1), tuning_seeds=(9,))
+
+
+def test_every_arm_is_trained_with_every_seed_and_its_best_choice(plan, tmp_path):
+    outcome = execute("mine", plan, tmp_path, in_turn)
+    records = read_results([outcome.results])
+    assert [(r.study, r.task, r.arm, r.seed) for r in records] == [
+        ("mine", "composite", arm, seed) for arm in ("joint", "tuned") for seed in (0, 1)
+    ]
+    chosen = json.loads((tmp_path / "choices.json").read_text())
+    scores = [choice["accuracy_at_claim"] for choice in chosen[0]["choices"]]
+    assert chosen[0]["chosen"] == scores.index(max(scores))
+    best = plan.arms[1].choices[chosen[0]["chosen"]]
+    assert {r.config_hash for r in records if r.arm == "tuned"} == {replace(best, seed=s).hash for s in (0, 1)}
+    tuning = read_results([tmp_path / "tuning.parquet"])
+    assert {(r.arm, r.seed) for r in tuning} == {("tuned, choice 0", 9), ("tuned, choice 1", 9)}
+
+
+def test_a_study_that_is_started_again_repeats_nothing(plan, tmp_path):
+    execute("mine", plan, tmp_path, in_turn)
+
+    def not_again(configs, folder):
+        assert all((folder / name / "result.json").exists() for name in configs)
+        return {}
+
+    first = (tmp_path / "results.parquet").read_bytes()
+    execute("mine", plan, tmp_path, not_again)
+    assert (tmp_path / "results.parquet").read_bytes() == first
+
+
+def test_what_was_finished_is_in_the_results_when_the_study_is_interrupted(plan, tmp_path):
+    plan = Plan(plan.arms[:1], plan.seeds)
+
+    def stopped(configs, folder):
+        name, config = next(iter(configs.items()))
+        run(config, folder / name, device="cpu")
+        raise InterruptedRun("stopped by the test")
+
+    with pytest.raises(InterruptedRun):
+        execute("mine", plan, tmp_path, stopped)
+    records = read_results([tmp_path / "results.parquet"])
+    assert [record.failure for record in records] == [None, "not started"]
+
+
+def test_a_run_that_fails_is_in_the_results_with_its_reason(plan, tmp_path):
+    plan = Plan(plan.arms[:1], plan.seeds)
+
+    def one_fails(configs, folder):
+        first, second = configs
+        run(configs[first], folder / first, device="cpu")
+        return {second: "it was not to be"}
+
+    outcome = execute("mine", plan, tmp_path, one_fails)
+    assert list(outcome.failures.values()) == ["it was not to be"]
+    assert [record.failure for record in read_results([outcome.results])] == [None, "it was not to be"]
+
+
+def test_an_arm_whose_choices_all_fail_is_an_error(plan, tmp_path):
+    with pytest.raises(LatebloomError, match="every choice of arm tuned on composite failed: no luck"):
+        execute("mine", plan, tmp_path, lambda configs, folder: dict.fromkeys(configs, "no luck"))
+
+
+def test_two_studies_do_not_share_a_folder(plan, tmp_path):
+    def nested(configs, folder):
+        with pytest.raises(CheckpointError, match="another process runs a study there"):
+            execute("mine", plan, tmp_path, in_turn)
+        return in_turn(configs, folder)
+
+    execute("mine", plan, tmp_path, nested)
+    with pytest.raises(CheckpointError, match="holds another study"):
+        execute("mine", Plan(plan.arms, (0, 1, 2), plan.tuning_seeds), tmp_path, in_turn)
+
+
+def test_names_that_no_file_system_likes_are_only_names(plan, tmp_path):
+    arms = [Arm("a/b: <c>", plan.arms[0].config), Arm("a b c", plan.arms[0].config), Arm("../up", plan.arms[0].config)]
+    outcome = execute("mine", Plan(arms, [0]), tmp_path / "out", in_turn)
+    assert [record.arm for record in read_results([outcome.results])] == ["a/b: <c>", "a b c", "../up"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_changes_are_named_as_one_would_write_them(tiny):
+    other = replace(tiny, seed=3, training=replace(tiny.training, clip=2.0))
+    assert changes(tiny, other) == {"training.clip": 2.0, "seed": 3}
+
+
+def test_a_worker_that_is_killed_is_started_again_and_goes_on(tiny, tmp_path):
+    long = replace(tiny, training=replace(tiny.training, steps=400, checkpoint_every=20))
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom latebloom import load_config\n"
+        "from latebloom.studies.local import train_all\n"
+        "if __name__ == '__main__':\n"
+        "    print(train_all({'a': load_config(sys.argv[1])}, Path(sys.argv[2]), workers=1, device='cpu'))\n"
+    )
+    (tmp_path / "script.py").write_text(script)
+    (tmp_path / "config.json").write_text(json.dumps(long.to_json()))
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "config.json"), str(tmp_path / "out")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    checkpoints = tmp_path / "out" / "a" / "checkpoints"
+    deadline = time.monotonic() + 120
+    while not list(checkpoints.glob("step-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    commands = {worker: Path(f"/proc/{worker}/cmdline").read_bytes() for worker in workers}
+    (victim,) = [worker for worker, words in commands.items() if b"spawn_main" in words]
+    os.kill(int(victim), signal.SIGKILL)
+    said, _ = process.communicate(timeout=240)
+    assert process.returncode == 0
+    assert said.strip() == "{}"
+    resumed = json.loads((tmp_path / "out" / "a" / "environment.json").read_text())["resumed"]
+    assert len(resumed) == 1
+
+
+def test_a_worker_that_dies_again_and_again_is_a_failure(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr("latebloom.studies.local._work", _die)
+    failures = train_all({"a": tiny}, tmp_path, workers=1, device="cpu")
+    assert failures == {"a": "its process ended 3 times, at last with status 9"}
+
+
+def _die(job, events):
+    os._exit(9)
+
+
+def test_the_command_leaves_results_and_a_page(tiny, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(replace(tiny, delay=None).to_json()))
+    (tmp_path / "mine.py").write_text(
+        "from pathlib import Path\nfrom latebloom import load_config\n"
+        "from latebloom.studies.plan import Arm, Plan, study\n"
+        "@study('mine')\ndef mine(scale):\n"
+        f"    return Plan([Arm('joint', load_config(Path({str(tmp_path)!r}) / 'config.json'))], seeds=range(5))\n"
+    )
+    out = tmp_path / "out"
+    words = ["--scale", "tiny", "--seeds", "2", "--device", "cpu", "--out", str(out)]
+    main(["study", str(tmp_path / "mine.py"), *words])
+    said = capsys.readouterr()
+    assert "1 arm x 2 seeds" in said.out
+    assert "2 runs: 2 done" in said.err
+    assert "<html" in (out / "report" / "index.html").read_text()[:300]
+    assert len(read_results([out / "results.parquet"])) == 2
+
+
+def test_the_list_names_every_study(capsys):
+    main(["study", "--list"])
+    said = capsys.readouterr().out
+    assert all(name in said for name in ("paper", "timing", "holding"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "give a name or a Python file"),
+        (["papr"], "did you mean 'paper'"),
+        (["paper", "--seeds", "0"], "seeds: 0 is not possible"),
+        (["paper", "--workers", "0"], "workers: 0 is not possible"),
+        (["paper", "--out", "/proc/nothing"], "out: /proc/nothing cannot be written"),
+    ],
+)
+def test_mistakes_are_one_sentence(words, said, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["study", *words])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip()
+    assert said in error
+    assert len(error.splitlines()) == 1

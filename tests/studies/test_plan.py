@@ -1,0 +1,88 @@
+"""What a study may be, and where it is found."""
+
+from dataclasses import replace
+
+import pytest
+
+from latebloom.errors import ConfigError
+from latebloom.studies.plan import SCALES, STUDIES, Arm, Plan, find_study, plan_of
+
+FILE = """
+from dataclasses import replace
+from latebloom import recipe
+from latebloom.studies.plan import Arm, Plan, study
+
+@study("mine")
+def mine(scale):
+    '''Whether a longer delay helps.'''
+    return Plan([Arm("joint", recipe("demo-joint")), Arm("dat", recipe("demo-dat"))], seeds=range(3))
+"""
+
+
+@pytest.mark.parametrize("name", ["paper", "timing", "holding"])
+def test_the_named_studies_are_whole_at_every_scale(name):
+    _, function = find_study(name)
+    for scale in SCALES:
+        plan = plan_of(name, function, scale)
+        assert len(plan.arms) >= 7
+        for arm in plan.arms:  # every tested length can be made: a configuration refuses one that cannot
+            assert arm.config.test_lengths[-1] >= 3 * arm.config.training.length
+
+
+def test_the_paper_tunes_every_arm_of_a_task_on_grids_of_one_size():
+    for scale in SCALES:
+        plan = plan_of("paper", find_study("paper")[1], scale)
+        arms = {(arm.task, arm.name): len(arm.choices) for arm in plan.arms}
+        assert {name for _, name in arms} == {"lstm", "transformer", "joint", "dat"}
+        for task in {task for task, _ in arms}:
+            assert len({count for (of, _), count in arms.items() if of == task}) == 1
+    assert len(plan_of("paper", find_study("paper")[1], "paper").seeds) >= 10
+
+
+def test_a_file_of_ones_own_is_run_like_a_named_study(tmp_path):
+    file = tmp_path / "study_file.py"
+    file.write_text(FILE)
+    name, function = find_study(str(file))
+    assert name == "mine"
+    assert [arm.name for arm in plan_of(name, function, "tiny").arms] == ["joint", "dat"]
+    assert "mine" not in STUDIES  # a file's studies are its own
+    file.write_text(FILE + FILE.replace("mine", "yours"))
+    with pytest.raises(ConfigError, match=r"has mine, yours; choose one, such as .*study_file.py:mine"):
+        find_study(str(file))
+    assert find_study(f"{file}:yours")[0] == "yours"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1", "defines none"),
+        ("x = 1\ny = 1 / 0", "line 2: ZeroDivisionError"),
+        ("def broken(:", "line 1: SyntaxError"),
+        (FILE.replace("Plan([", "list(["), "study mine: TypeError"),
+        (FILE.replace("return Plan(", "return ("), "SyntaxError"),
+        (FILE.replace('Arm("dat"', 'Arm("joint"'), "two arms of a study are called joint in composite"),
+        (FILE.replace("seeds=range(3)", "seeds=[1, 1]"), "a seed is there twice"),
+        (FILE.replace('recipe("demo-dat")', 'recipe("demo-dta")'), "'demo-dta' is not known"),
+    ],
+)
+def test_a_mistake_in_a_file_is_one_sentence_with_its_place(tmp_path, text, said):
+    file = tmp_path / "study_file.py"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        plan_of(*find_study(str(file)), "tiny")
+    assert said in str(caught.value)
+
+
+def test_unknown_names_are_answered_with_the_choices(tmp_path):
+    with pytest.raises(ConfigError, match=r"'papr' is not known; did you mean 'paper'"):
+        find_study("papr")
+    with pytest.raises(ConfigError, match="there is no file"):
+        find_study(str(tmp_path / "none.py"))
+
+
+def test_choices_are_made_on_seeds_that_are_not_reported(tiny):
+    arm = Arm("dat", tiny, (tiny, replace(tiny, delay=None)))
+    with pytest.raises(ConfigError, match="choices take tuning_seeds"):
+        Plan([arm], range(3))
+    with pytest.raises(ConfigError, match="on seeds that the study does not report"):
+        Plan([arm], range(3), tuning_seeds=[2, 3])
