@@ -127,7 +127,7 @@ class CrowdBar:
         leaders = self._leaders()
         stand += f", {leaders}" if leaders else ""
         self._bars.update(self._bar, completed=done, stand=stand)
-        tenth = int(10 * done / len(self._seen) + 1e-6)
+        tenth = 11 if finished == len(self._seen) else int(10 * done / len(self._seen))
         if not self.console.is_terminal and tenth > self._said:
             self._said = tenth
             self.console.print(f"{len(self._seen)} runs: {stand}", highlight=False, soft_wrap=True)
