@@ -13,6 +13,7 @@ from synthetic import study
 
 from latebloom import run
 from latebloom.results.file import read_results, schema, write_results
+from latebloom.studies.plan import find_study, plan_of
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -45,15 +46,18 @@ def test_the_loop_of_your_own_works_as_printed(tmp_path):
 
 def test_the_lines_about_results_work_as_printed(tiny, tmp_path):
     run(tiny, tmp_path / "runs" / "joint-0", device="cpu")
-    page = (ROOT / "docs" / "results.md").read_text()
-    code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+    page = (ROOT / "docs" / "report.md").read_text()
+    mine, code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "later.py").write_text(mine)
+    plan = plan_of(*find_study(str(tmp_path / "later.py")), "tiny")
+    assert [arm.name for arm in plan.arms] == ["joint", "at 300", "at 900", "at 1500"]
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     (found,) = read_results([tmp_path / "results" / "mine.parquet"])
     assert (found.arm, found.seed, found.evaluation is not None) == ("joint", 0, True)
 
 
 def test_the_columns_of_a_results_file_are_those_that_the_page_names():
-    page = (ROOT / "docs" / "results.md").read_text()
+    page = (ROOT / "docs" / "report.md").read_text()
     table = page.partition("| column |")[2].partition("\n\n")[0]
     named = {name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", line.split("|")[1])}
     assert named == set(schema())
@@ -84,9 +88,10 @@ def test_the_commands_work_as_printed_with_smaller_models(tmp_path):
     from latebloom import recipe
 
     (tmp_path / "my-run.json").write_text(json.dumps(recipe("demo-dat").to_json()))
-    write_results(tmp_path / "results" / "paper.parquet", study(seeds=2, arms=("joint", "dat")))
-    assert [words[0] for words in commands()] == ["list", *["train"] * 6, "evaluate", "report", "bench"]
-    for words in commands():
+    results = tmp_path / "studies" / "paper-tiny" / "results.parquet"
+    write_results(results, study(seeds=2, arms=("joint", "dat")))  # instead of the study itself, which takes minutes
+    assert [words[0] for words in commands()] == ["list", *["train"] * 6, "evaluate", "study", "report", "bench"]
+    for words in [words for words in commands() if words[0] != "study"]:
         starts_a_run = "--recipe" in words or "--config" in words
         if starts_a_run:
             words = [word for word in words if not word.startswith("training.steps")] + SMALLER
