@@ -131,8 +131,8 @@ def test_bad_lengths_are_refused(trained, lengths, sentence):
         (["train", "--recipee", "x"], "Unrecognized options: --recipee, x; did you mean --recipe?"),
         (["train", "--seed", "x"], "Error parsing --seed"),
         (["evaluate"], "Missing from latebloom evaluate: RUN"),
-        (["trian"], "available subcommands: demo, train, evaluate, inspect, list"),
-        ([], "Expected one of {demo, train, evaluate, inspect, list}"),
+        (["trian"], "available subcommands: demo, train, evaluate, inspect, study, report, bench, list"),
+        ([], "Expected one of {demo, train, evaluate, inspect, study, report, bench, list}"),
     ],
 )
 def test_a_mistake_in_the_words_is_one_sentence_too(tmp_path, words, sentence):

@@ -1,12 +1,7 @@
-"""Where there is no GPU, Triton's kernels run in its interpreter: slow, but the same program."""
-
-import os
+"""The device that the kernels are tested on."""
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined, so before any of them is imported
 
 
 @pytest.fixture
