@@ -340,6 +340,3 @@ def main(arguments: list[str] | None = None) -> None:
     except LatebloomError as error:
         print(f"latebloom: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("latebloom: stopped at once; a run keeps the last checkpoint that it has made", file=sys.stderr)
-        sys.exit(130)
