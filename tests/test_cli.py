@@ -56,12 +56,21 @@ def test_evaluate_reports_in_the_terminal_and_as_json(trained):
     ran = latebloom("evaluate", "run", "--lengths", "4,8,...,20", "--sequences", "10", cwd=trained.parent)
     for word in ("length", "95% interval", "sum", "recall", "reach:", "cliff:", "guessing", "20", "5x"):
         assert word in ran.stdout
-    data = json.loads((trained / "evaluation-4-20.json").read_text())
+    (file,) = trained.glob("evaluation-4-20-*.json")
+    assert f"Numbers: run/{file.name}" in ran.stdout
+    data = json.loads(file.read_text())
     assert [row["length"] for row in data["lengths"]] == [4, 8, 12, 16, 20]
     assert {"reach", "cliff", "training_length", "chance"} <= set(data)
     assert all(row["interval"][0] <= row["accuracy"] <= row["interval"][1] for row in data["lengths"])
     to_stdout = latebloom("evaluate", "run", "--lengths", "4", "--json", "-", cwd=trained.parent)
     assert json.loads(to_stdout.stdout)["lengths"][0]["length"] == 4
+
+
+def test_evaluations_over_the_same_span_are_all_kept(trained):
+    for lengths, sequences in (("6,18", "10"), ("6,12,18", "10"), ("6,18", "12"), ("6,18", "10")):
+        latebloom("evaluate", "run", "--lengths", lengths, "--sequences", sequences, cwd=trained.parent)
+    kept = [json.loads(file.read_text())["lengths"] for file in trained.glob("evaluation-6-18-*.json")]
+    assert sorted((len(rows), rows[0]["sequences"]) for rows in kept) == [(2, 10), (2, 12), (3, 10)]
 
 
 def test_list_shows_tasks_models_and_recipes(tmp_path):

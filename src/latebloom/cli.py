@@ -123,11 +123,13 @@ def evaluate(
         run: The run's folder.
         lengths: Lengths to test, such as 25,50,100 or 25,50,...,400; those of the run unless given.
         sequences: How many sequences a length; as many as in the run unless given.
-        json_file: Where to write the numbers; RUN/evaluation-FIRST-LAST.json unless given, - for standard output.
+        json_file: Where to write the numbers; RUN/evaluation-FIRST-LAST-HASH.json unless given, a name that
+            other numbers do not share; - for standard output.
         device: Where to compute; CUDA where there is one.
     """
     from rich.progress import Progress
 
+    from latebloom.config import short_hash
     from latebloom.lengths import parse_lengths
     from latebloom.report.terminal import answer_table, say
     from latebloom.report.words import describe
@@ -154,12 +156,14 @@ def evaluate(
     cliff = none if evaluation.cliff is None else f"at {evaluation.cliff}"
     say(console, f"reach: {evaluation.reach:g}x   cliff: {cliff}")
     say(console, describe("The model", evaluation))
+    numbers = evaluation.to_json()
     if to_stdout:
-        print(json.dumps(evaluation.to_json(), indent=2))
+        print(json.dumps(numbers, indent=2))
         return
-    json_file = json_file or run / f"evaluation-{evaluation.lengths[0]}-{evaluation.lengths[-1]}.json"
+    first, last = evaluation.lengths[0], evaluation.lengths[-1]
+    json_file = json_file or run / f"evaluation-{first}-{last}-{short_hash(numbers)}.json"
     try:
-        write_json(json_file, evaluation.to_json())
+        write_json(json_file, numbers)
     except OSError as error:
         raise ConfigError(f"json: {json_file} cannot be written ({error.strerror})") from None
     say(console, f"Numbers: {json_file}")

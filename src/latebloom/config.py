@@ -113,8 +113,13 @@ class RunConfig:
     @property
     def hash(self) -> str:
         """Twelve characters that two runs share only if every setting is the same."""
-        text = json.dumps(_canonical(self.to_json()), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return short_hash(self.to_json())
+
+
+def short_hash(data: Any) -> str:
+    """Twelve characters that plain data share only if they are the same."""
+    text = json.dumps(_canonical(data), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _canonical(data: Any) -> Any:
