@@ -73,6 +73,24 @@ def test_evaluations_over_the_same_span_are_all_kept(trained):
     assert sorted((len(rows), rows[0]["sequences"]) for rows in kept) == [(2, 10), (2, 12), (3, 10)]
 
 
+@pytest.mark.parametrize("inner", ["model", "checkpoints", "checkpoints/step-00000020", "config.json"])
+@pytest.mark.parametrize("words", [["evaluate"], ["train", "--out"]])
+def test_a_path_inside_a_run_is_answered_with_the_runs_folder(trained, words, inner):
+    ran = latebloom(*words, f"run/{inner}", cwd=trained.parent, check=2)
+    assert ran.stderr == f"latebloom: run/{inner} is inside a run; give the run's folder, run\n"
+    if words == ["evaluate"]:
+        ran = latebloom("evaluate", ".", cwd=trained / "model", check=2)
+        assert ran.stderr == "latebloom: . is inside a run; give the run's folder, ..\n"
+
+
+def test_a_folder_of_runs_is_answered_with_the_runs_in_it(trained, tmp_path):
+    ran = latebloom("evaluate", ".", cwd=trained.parent, check=2)
+    assert ran.stderr == "latebloom: . holds no run: there is no config.json in it; the runs below it are run\n"
+    (tmp_path / "config.json").write_text('{"library": "latebloom", "model": {}}')
+    ran = latebloom("evaluate", str(tmp_path), cwd=trained.parent, check=2)
+    assert "holds no run: its config.json is damaged or of something else" in ran.stderr
+
+
 def test_list_shows_tasks_models_and_recipes(tmp_path):
     ran = latebloom("list", cwd=tmp_path)
     for word in ("composite", "modular_sum", "recall", "hybrid", "lstm", "transformer", "demo-dat", "when_beyond"):
@@ -94,6 +112,7 @@ MISTAKES = {
         "out: /proc/latebloom cannot be written",
     ),
     "nothing": (["train"], "train: give --recipe NAME or --config FILE"),
+    "no run to go on with": (["train", "--out", "runs/dta"], "of a run to go on with; there is no runs/dta"),
     "both": (["train", "--recipe", "demo-dat", "--config", "x.json"], "exclude each other"),
     "tracker": (["train", "--recipe", "demo-dat", "--track", "tensorbord"], "track: 'tensorbord' is not known"),
     "track seeds": (

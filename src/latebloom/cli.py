@@ -80,10 +80,11 @@ def train(
         chosen, name = named_recipe(recipe), recipe
     elif config is not None:
         chosen, name = load_config(config), "run" if str(config) == "-" else config.stem
-    elif out is not None and RunFolder(out).config_file.exists():
+    elif out is not None and out.exists():
         chosen, name = RunFolder(out).read_config(), out.name
     else:
-        raise ConfigError("train: give --recipe NAME or --config FILE, or --out FOLDER of a run to go on with")
+        absent = "" if out is None else f"; there is no {out}"
+        raise ConfigError(f"train: give --recipe NAME or --config FILE, or --out FOLDER of a run to go on with{absent}")
     if seed is not None:
         chosen = replace(chosen, seed=seed)
     chosen = with_overrides(chosen, overrides)
@@ -173,7 +174,8 @@ def inspect(path: Annotated[Positional[Path], arg(metavar="PATH")], /, *, horizo
     """What a model is made of, what delayed attention would hold back, and how far its recurrence remembers.
 
     Args:
-        path: A Transformers checkpoint folder or config.json, or a run's folder or saved model of this package.
+        path: A Transformers checkpoint folder or config.json, or a run's folder, checkpoint or saved model of this
+            package; of a run that is not finished, the newest checkpoint is looked at.
         horizon: Measure how far back a token is felt with attention left out.
     """
     from latebloom.inspect_view import print_inspection
