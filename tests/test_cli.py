@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import latebloom as latebloom_package
 from latebloom.errors import ConfigError
 from latebloom.lengths import parse_lengths
 
@@ -18,6 +20,9 @@ SMALL = [
     "training.steps=20", "training.full.batch_size=4", "training.delayed.batch_size=4", "training.log_every=5",
     "training.checkpoint_every=4", "evaluation.sequences=16", "delay.until.step=10",
 ]  # fmt: skip
+
+
+TRIGGERS = [name for name in latebloom_package.__all__ if name.startswith(("at_", "when"))]
 
 
 def latebloom(*words: str, cwd: Path, check: int = 0) -> subprocess.CompletedProcess[str]:
@@ -31,7 +36,7 @@ def latebloom(*words: str, cwd: Path, check: int = 0) -> subprocess.CompletedPro
 def trained(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("cli")
     ran = latebloom("train", "--recipe", "demo-dat", "--out", "run", *SMALL, cwd=folder)
-    assert "Attention was let in at step 10: step 10 was reached." in ran.stdout
+    assert "Attention was let in at step 10: step 10 was reached. The loss jumps there, because recall" in ran.stdout
     assert "Everything is in run" in ran.stdout
     return folder / "run"
 
@@ -93,8 +98,18 @@ def test_a_folder_of_runs_is_answered_with_the_runs_in_it(trained, tmp_path):
 
 def test_list_shows_tasks_models_and_recipes(tmp_path):
     ran = latebloom("list", cwd=tmp_path)
-    for word in ("composite", "modular_sum", "recall", "hybrid", "lstm", "transformer", "demo-dat", "when_beyond"):
-        assert word in ran.stdout
+    for word in ("composite", "modular_sum", "recall", "hybrid", "lstm", "transformer", "demo-dat", *TRIGGERS):
+        assert re.search(rf"^  {word} +\w", ran.stdout, re.MULTILINE), word
+    assert "model.layout=rm" in ran.stdout
+
+
+def test_the_pages_name_every_trigger():
+    root = Path(__file__).parent.parent
+    (row,) = [line for line in (root / "README.md").read_text().splitlines() if line.startswith("| trigger |")]
+    page = (root / "docs" / "your-model.md").read_text()
+    for name in TRIGGERS:
+        assert f"`{name}`" in row
+        assert re.search(rf"^\|.*`{name}\(", page, re.MULTILINE), name
 
 
 MISTAKES = {

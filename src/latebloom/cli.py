@@ -71,7 +71,7 @@ def train(
     from latebloom.config import load_config, with_overrides
     from latebloom.recipes import recipe as named_recipe
     from latebloom.report.terminal import answer_table, say
-    from latebloom.report.words import describe
+    from latebloom.report.words import describe, describe_switch
     from latebloom.training.folder import RunFolder
 
     if recipe is not None and config is not None:
@@ -102,9 +102,10 @@ def train(
     if was_finished:
         say(console, f"{out} is finished already; this is what it holds.")
     console.print(answer_table(trained.evaluation))
-    if trained.switch_step is not None:
-        reason = trained.result["switch_reason"]
-        say(console, f"Attention was let in at step {trained.switch_step}: {reason}.")
+    if trained.switch_step is not None and chosen.delay is not None:
+        untrained = chosen.delay.hold == "bypass" and not chosen.model.attention.zero_output
+        reason, withheld = trained.result["switch_reason"], chosen.delay.withhold
+        say(console, describe_switch(trained.switch_step, reason, untrained=untrained, withheld=withheld))
     say(console, describe("The model", trained.evaluation))
     say(console, f"Everything is in {out}")
 
@@ -274,9 +275,9 @@ def report(
 
 
 def list_() -> None:
-    """The tasks, models and recipes, with a line each."""
+    """The tasks, models, triggers and recipes, with a line each."""
     from latebloom.delay.controller import HOLDS
-    from latebloom.delay.triggers import Trigger
+    from latebloom.delay.triggers import IN_YOUR_OWN_LOOP, Trigger
     from latebloom.models.recurrent import RECURRENCES
     from latebloom.models.settings import MODELS
     from latebloom.recipes import RECIPES
@@ -284,21 +285,26 @@ def list_() -> None:
     from latebloom.trackers import TRACKERS
 
     table = Table(box=None, show_header=False, pad_edge=False)
+    models = {name: f"{_first_line(model)} (model.layout={model().layout})" for name, model in MODELS.items()}
     families = {
         "tasks": Task.choices,
-        "models": MODELS,
+        "models": models,
         "recurrences": RECURRENCES,
         "ways to hold attention back": HOLDS,
         "triggers": Trigger.choices,
+        "more, in a loop of your own": IN_YOUR_OWN_LOOP,
         "recipes": RECIPES,
         "trackers (train --track)": TRACKERS,
     }
     for family, members in families.items():
         table.add_row(f"[bold]{family}")
         for name, member in members.items():
-            line = member if isinstance(member, str) else (member.__doc__ or "").strip().splitlines()[0]
-            table.add_row(f"  {name}", line)
+            table.add_row(f"  {name}", member if isinstance(member, str) else _first_line(member))
     Console().print(table)
+
+
+def _first_line(documented: object) -> str:
+    return (documented.__doc__ or "").strip().splitlines()[0]
 
 
 def parse(arguments: list[str] | None) -> Callable[[], None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from latebloom.delay.controller import check_trigger
-from latebloom.delay.triggers import WhenBeyond
+from latebloom.delay.triggers import Trigger, WhenBeyond
 from latebloom.errors import ConfigError, require, unknown
 from latebloom.evaluation.result import CLAIM
 from latebloom.evaluation.settings import Evaluating
@@ -64,6 +64,11 @@ class RunConfig:
             raise ConfigError(
                 f"delay: a model of layout {self.model.layout!r} has nothing but attention to mix tokens, so there is "
                 "nothing to learn from while it is held back; set delay=null"
+            )
+        if type(delay.until) not in Trigger.choices.values():
+            raise ConfigError(
+                f"delay.until: {type(delay.until).__name__} is for a loop of your own, which tells it of things; "
+                f"choices: {', '.join(Trigger.choices)}"
             )
         for answer in delay.withhold:
             if answer not in self.task.answers:
@@ -151,12 +156,12 @@ def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     changes = []
     for override in overrides:
         name, equals, text = override.partition("=")
-        if not equals or not name:
+        if not equals or not all(name.split(".")):
             raise ConfigError(f"{override!r} is not a change; write field=value, such as training.steps=100")
-        changes.append((name, _value(text)))
+        changes.append((name, text))
     # Another task or trigger first, whatever the order: its fields replace those of the old one.
-    for name, value in sorted(changes, key=lambda change: not change[0].endswith(".name")):
-        _put(data, name.split("."), value, name)
+    for name, text in sorted(changes, key=lambda change: not change[0].endswith(".name")):
+        _put(data, name.split("."), text, name)
     return read_settings(RunConfig, data)
 
 
@@ -168,17 +173,18 @@ def _value(text: str) -> Any:
         return None if text.lower() == "none" else text
 
 
-def _put(data: dict[str, Any], keys: list[str], value: Any, name: str) -> None:
+def _put(data: dict[str, Any], keys: list[str], text: str, name: str) -> None:
     for key in keys[:-1]:
         inner = data.get(key, {})
         if inner is None:
             inner = {}
         if not isinstance(inner, dict):
-            raise ConfigError(f"{name}: {key} has no fields; it is {inner!r}")
+            raise ConfigError(f"{name}: {key} is {inner!r}, which has no fields")
         data[key] = inner
         data = inner
-    if keys[-1] == "name" and data.get("name") != value:
+    last, value = keys[-1], _value(text)
+    if last == "name" and data.get("name") != value:
         data.clear()  # another kind of task or trigger: the fields of the old one do not apply
-    if isinstance(data.get(keys[-1]), list) and isinstance(value, str):
-        value = value.split(",")  # a row of names without brackets and quotes
-    data[keys[-1]] = value
+    if isinstance(data.get(last), list) and not isinstance(value, list | None):
+        value = [_value(part) for part in text.split(",") if part]  # a row without brackets and quotes
+    data[last] = value

@@ -14,7 +14,7 @@ from latebloom.report.charts import accuracy_chart
 from latebloom.report.page import comparison_page
 from latebloom.report.tables import for_terminal, length_table
 from latebloom.report.terminal import answer_table, print_chart
-from latebloom.report.words import compare, describe
+from latebloom.report.words import compare, describe, describe_switch
 
 
 def evaluation(levels: dict[int, float]) -> Evaluation:
@@ -152,6 +152,24 @@ def test_the_sentence_says_what_the_numbers_say(joint, dat, words):
 )
 def test_a_run_in_a_sentence(seen, words):
     assert describe("It", seen) == f"It {words}"
+
+
+@pytest.mark.parametrize(
+    ("untrained", "withheld", "why"),
+    [
+        (False, (), ""),
+        (True, (), " The loss jumps there, because attention comes in untrained."),
+        (False, ("recall",), " The loss jumps there, because recall is asked from then on."),
+        (
+            True,
+            ("a", "b"),
+            " The loss jumps there, because attention comes in untrained and a and b are asked from then on.",
+        ),
+    ],
+)
+def test_the_switch_in_a_sentence_says_why_the_loss_jumps(untrained, withheld, why):
+    said = describe_switch(900, "step 900 was reached", untrained=untrained, withheld=withheld)
+    assert said == f"Attention was let in at step 900: step 900 was reached.{why}"
 
 
 HOSTILE = "</script><script>document.title='owned'</script>"

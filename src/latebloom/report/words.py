@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from collections.abc import Sequence
+
 from latebloom.evaluation.result import CLAIM, HOLDS_AT, Evaluation, held_length
 from latebloom.report.panel import Panel
 from latebloom.report.statistics import Comparison
@@ -28,6 +30,15 @@ def describe(name: str, evaluation: Evaluation) -> str:
     if falls:
         return f"{text}.{falls}"
     return f"{text} and is at {evaluation.accuracy(longer):.0%} at {longer}."
+
+
+def describe_switch(step: int, reason: str, *, untrained: bool, withheld: Sequence[str]) -> str:
+    """When and why attention was let in, and why the loss jumps there, if it does."""
+    causes = ["attention comes in untrained"] if untrained else []
+    if withheld:
+        causes.append(f"{' and '.join(withheld)} {'are' if len(withheld) > 1 else 'is'} asked from then on")
+    jump = f" The loss jumps there, because {' and '.join(causes)}." if causes else ""
+    return f"Attention was let in at step {step}: {reason}.{jump}"
 
 
 def compare(joint: Evaluation, dat: Evaluation, switch_step: int | None, multiple: int = CLAIM) -> str:
