@@ -38,12 +38,15 @@ def trained(tmp_path_factory) -> Path:
     ran = latebloom("train", "--recipe", "demo-dat", "--out", "run", *SMALL, cwd=folder)
     assert "Attention was let in at step 10: step 10 was reached. The loss jumps there, because recall" in ran.stdout
     assert "Everything is in run" in ran.stdout
+    for phase in ("delayed", "full"):
+        assert f"Note: training.{phase}.warmup: a warm-up of 200 steps in a phase of 10 ends at 5%" in ran.stderr
     return folder / "run"
 
 
 def test_training_again_shows_what_is_there(trained):
     ran = latebloom("train", "--out", "run", cwd=trained.parent)
     assert "run is finished already" in ran.stdout
+    assert "warm-up" not in ran.stderr
 
 
 def test_a_run_can_come_from_a_file(trained, tmp_path):

@@ -73,6 +73,7 @@ def train(
     from latebloom.report.terminal import answer_table, say
     from latebloom.report.words import describe, describe_switch
     from latebloom.training.folder import RunFolder
+    from latebloom.training.schedule import unfinished_warmups
 
     if recipe is not None and config is not None:
         raise ConfigError(f"--recipe {recipe} and --config {config} exclude each other; give one")
@@ -98,6 +99,8 @@ def train(
     out = out or Path("runs") / f"{name}-{chosen.hash}"
     console = Console()
     was_finished = RunFolder(out).is_finished
+    for sentence in [] if was_finished else unfinished_warmups(chosen.training, chosen.delay):
+        say(Console(stderr=True), f"Note: {sentence}.")
     trained = run_with_bar(chosen, out, device=device, track=track)
     if was_finished:
         say(console, f"{out} is finished already; this is what it holds.")

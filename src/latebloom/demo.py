@@ -20,6 +20,7 @@ from latebloom.studies.local import run_all, usable_cores
 from latebloom.tasks import Composite
 from latebloom.training.checkpoint import write_file, write_json
 from latebloom.training.folder import RunFolder
+from latebloom.training.schedule import unfinished_warmups
 
 TITLE = "Trained short, tested long: joint training and delayed attention"
 
@@ -30,6 +31,9 @@ def run_demo(out: Path, *, seed: int = 0, device: str | None = None, overrides: 
     check_demo(configs, out)
     console = Console()
     say(console, setting(configs["dat"]))
+    short = [sentence for config in configs.values() for sentence in unfinished_warmups(config.training, config.delay)]
+    for sentence in dict.fromkeys(short):
+        say(console, f"Note: {sentence}.")
     with RunBars(list(configs), configs["dat"].training.length, CLAIM, console) as bars:
         runs = run_all(configs, out, workers=min(2, usable_cores()), device=device, observe=bars.show)
     evaluations = {name: trained.evaluation for name, trained in runs.items()}
