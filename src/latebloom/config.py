@@ -139,6 +139,8 @@ def _canonical(data: Any) -> Any:
 def load_config(path: str | Path) -> RunConfig:
     """A RunConfig from a JSON file, or from standard input for `-`; fields left out have their defaults."""
     path = Path(path)
+    if path.is_dir():
+        raise ConfigError(f"config: {path} is a folder; give a file, such as {path / 'config.json'}")
     try:
         data = json.loads(sys.stdin.read() if str(path) == "-" else path.read_text())
     except FileNotFoundError:

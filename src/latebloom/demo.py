@@ -68,6 +68,10 @@ def check_demo(configs: dict[str, RunConfig], out: Path) -> None:
     if not {length, CLAIM * length} <= set(config.test_lengths):
         multiples = list(config.evaluation.multiples)
         raise ConfigError(f"evaluation.multiples: {multiples} leave out 1 or {CLAIM}, which the demo compares")
+    if out.is_file() or RunFolder(out).config_file.exists():
+        raise ConfigError(
+            f"out: {out} is {'a file' if out.is_file() else 'the folder of a run'}; choose another with --out"
+        )
     for name, chosen in configs.items():
         folder = RunFolder(out / name)
         if folder.config_file.exists() and folder.read_config().hash != chosen.hash:

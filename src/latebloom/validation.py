@@ -56,7 +56,9 @@ def _sentence(kind: type, data: Any, path: str, detail: Any) -> str:
         case "unexpected_keyword_argument":
             choices = [f.name for f in fields(owner)]
             near = get_close_matches(names[-1], choices, n=1)
-            hint = f"did you mean {near[0]}? " if near else _whose(owner, names[-1])
+            hint = (
+                f"did you mean {near[0]}? " if near else _whose(owner, names[-1]) or _elsewhere(kind, path, names[-1])
+            )
             return f"{field}: there is no such field (value {value}); {hint}choices: {', '.join(choices)}"
         case "missing" | "missing_argument":
             return f"{field}: this field is needed and was not given{_how_to_choose(field, here_kind, None)}"
@@ -80,6 +82,27 @@ def _whose(member: type, name: str) -> str:
     members = [item for family in families for item in family.choices.items()]
     others = [f"name={other}" for other, kind in members if name in {f.name for f in fields(kind)}]
     return f"it belongs to {' and '.join(others)}; " if others else ""
+
+
+def _elsewhere(kind: type, path: str, name: str) -> str:
+    """The fields of this name in other sections, as a hint."""
+    found = dict.fromkeys(".".join(filter(None, [path, *place])) for place in _paths(kind) if place[-1] == name)
+    return f"did you mean {' or '.join(found)}? " if found else ""
+
+
+def _paths(kind: Any) -> Iterator[list[str]]:
+    """The paths of all fields in settings of a kind."""
+    if _is_family(kind):
+        for member in kind.choices.values():
+            yield from _paths(member)
+    elif isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind)
+        for inner in fields(kind):
+            yield [inner.name]
+            yield from ([inner.name, *rest] for rest in _paths(hints[inner.name]))
+    else:
+        for argument in get_args(kind):
+            yield from _paths(argument)
 
 
 def _how_to_choose(field: str, kind: Any, wanted: Any) -> str:

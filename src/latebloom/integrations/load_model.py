@@ -28,7 +28,7 @@ def load_model(path: str | Path) -> tuple[nn.Module, str]:
     """The model at a path, and words that say where its weights come from."""
     path = Path(path)
     if not path.exists():
-        raise ConfigError(f"inspect: there is no {path}")
+        raise ConfigError(f"inspect: there is no {path} on this machine; give a folder or a config.json")
     if path.is_dir() and not (path / "config.json").exists():
         checkpoint = path if (path / "state.json").exists() else latest_checkpoint(path)
         if checkpoint is not None:
@@ -39,7 +39,8 @@ def load_model(path: str | Path) -> tuple[nn.Module, str]:
     try:
         data = json.loads(file.read_text())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"inspect: {file} cannot be read as JSON ({_first_line(error)})") from None
+        hint = "" if path.is_dir() else "; give a folder or a config.json"
+        raise ConfigError(f"inspect: {file} cannot be read as JSON ({_first_line(error)}){hint}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"inspect: {file} is not the configuration of a model; it holds no settings by name")
     folder = path if path.is_dir() else None

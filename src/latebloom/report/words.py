@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from collections.abc import Sequence
-
 from latebloom.evaluation.result import CLAIM, HOLDS_AT, Evaluation, held_length
 from latebloom.report.panel import Panel
 from latebloom.report.statistics import Comparison
