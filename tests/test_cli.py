@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import latebloom as latebloom_package
 from latebloom.errors import ConfigError
 from latebloom.lengths import parse_lengths
 
@@ -18,6 +20,9 @@ SMALL = [
     "training.steps=20", "training.full.batch_size=4", "training.delayed.batch_size=4", "training.log_every=5",
     "training.checkpoint_every=4", "evaluation.sequences=16", "delay.until.step=10",
 ]  # fmt: skip
+
+
+TRIGGERS = [name for name in latebloom_package.__all__ if name.startswith(("at_", "when"))]
 
 
 def latebloom(*words: str, cwd: Path, check: int = 0) -> subprocess.CompletedProcess[str]:
@@ -31,14 +36,17 @@ def latebloom(*words: str, cwd: Path, check: int = 0) -> subprocess.CompletedPro
 def trained(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("cli")
     ran = latebloom("train", "--recipe", "demo-dat", "--out", "run", *SMALL, cwd=folder)
-    assert "Attention was let in at step 10: step 10 was reached." in ran.stdout
+    assert "Attention was let in at step 10: step 10 was reached. The loss jumps there, because recall" in ran.stdout
     assert "Everything is in run" in ran.stdout
+    for phase in ("delayed", "full"):
+        assert f"Note: training.{phase}.warmup: a warm-up of 200 steps in a phase of 10 ends at 5%" in ran.stderr
     return folder / "run"
 
 
 def test_training_again_shows_what_is_there(trained):
     ran = latebloom("train", "--out", "run", cwd=trained.parent)
     assert "run is finished already" in ran.stdout
+    assert "warm-up" not in ran.stderr
 
 
 def test_a_run_can_come_from_a_file(trained, tmp_path):
@@ -56,7 +64,9 @@ def test_evaluate_reports_in_the_terminal_and_as_json(trained):
     ran = latebloom("evaluate", "run", "--lengths", "4,8,...,20", "--sequences", "10", cwd=trained.parent)
     for word in ("length", "95% interval", "sum", "recall", "reach:", "cliff:", "guessing", "20", "5x"):
         assert word in ran.stdout
-    data = json.loads((trained / "evaluation-4-20.json").read_text())
+    (file,) = trained.glob("evaluation-4-20-*.json")
+    assert f"Numbers: run/{file.name}" in ran.stdout
+    data = json.loads(file.read_text())
     assert [row["length"] for row in data["lengths"]] == [4, 8, 12, 16, 20]
     assert {"reach", "cliff", "training_length", "chance"} <= set(data)
     assert all(row["interval"][0] <= row["accuracy"] <= row["interval"][1] for row in data["lengths"])
@@ -64,10 +74,45 @@ def test_evaluate_reports_in_the_terminal_and_as_json(trained):
     assert json.loads(to_stdout.stdout)["lengths"][0]["length"] == 4
 
 
+def test_evaluations_over_the_same_span_are_all_kept(trained):
+    for lengths, sequences in (("6,18", "10"), ("6,12,18", "10"), ("6,18", "12"), ("6,18", "10")):
+        latebloom("evaluate", "run", "--lengths", lengths, "--sequences", sequences, cwd=trained.parent)
+    kept = [json.loads(file.read_text())["lengths"] for file in trained.glob("evaluation-6-18-*.json")]
+    assert sorted((len(rows), rows[0]["sequences"]) for rows in kept) == [(2, 10), (2, 12), (3, 10)]
+
+
+@pytest.mark.parametrize("inner", ["model", "checkpoints", "checkpoints/step-00000020", "config.json"])
+@pytest.mark.parametrize("words", [["evaluate"], ["train", "--out"]])
+def test_a_path_inside_a_run_is_answered_with_the_runs_folder(trained, words, inner):
+    ran = latebloom(*words, f"run/{inner}", cwd=trained.parent, check=2)
+    assert ran.stderr == f"latebloom: run/{inner} is inside a run; give the run's folder, run\n"
+    if words == ["evaluate"]:
+        ran = latebloom("evaluate", ".", cwd=trained / "model", check=2)
+        assert ran.stderr == "latebloom: . is inside a run; give the run's folder, ..\n"
+
+
+def test_a_folder_of_runs_is_answered_with_the_runs_in_it(trained, tmp_path):
+    ran = latebloom("evaluate", ".", cwd=trained.parent, check=2)
+    assert ran.stderr == "latebloom: . holds no run: there is no config.json in it; the runs below it are run\n"
+    (tmp_path / "config.json").write_text('{"library": "latebloom", "model": {}}')
+    ran = latebloom("evaluate", str(tmp_path), cwd=trained.parent, check=2)
+    assert "holds no run: its config.json is damaged or of something else" in ran.stderr
+
+
 def test_list_shows_tasks_models_and_recipes(tmp_path):
     ran = latebloom("list", cwd=tmp_path)
-    for word in ("composite", "modular_sum", "recall", "hybrid", "lstm", "transformer", "demo-dat", "when_beyond"):
-        assert word in ran.stdout
+    for word in ("composite", "modular_sum", "recall", "hybrid", "lstm", "transformer", "demo-dat", *TRIGGERS):
+        assert re.search(rf"^  {word} +\w", ran.stdout, re.MULTILINE), word
+    assert "model.layout=rm" in ran.stdout
+
+
+def test_the_pages_name_every_trigger():
+    root = Path(__file__).parent.parent
+    (row,) = [line for line in (root / "README.md").read_text().splitlines() if line.startswith("| trigger |")]
+    page = (root / "docs" / "your-model.md").read_text()
+    for name in TRIGGERS:
+        assert f"`{name}`" in row
+        assert re.search(rf"^\|.*`{name}\(", page, re.MULTILINE), name
 
 
 MISTAKES = {
@@ -85,6 +130,7 @@ MISTAKES = {
         "out: /proc/latebloom cannot be written",
     ),
     "nothing": (["train"], "train: give --recipe NAME or --config FILE"),
+    "no run to go on with": (["train", "--out", "runs/dta"], "of a run to go on with; there is no runs/dta"),
     "both": (["train", "--recipe", "demo-dat", "--config", "x.json"], "exclude each other"),
     "tracker": (["train", "--recipe", "demo-dat", "--track", "tensorbord"], "track: 'tensorbord' is not known"),
     "track seeds": (

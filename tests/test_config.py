@@ -16,10 +16,13 @@ from latebloom import (
     RunConfig,
     Training,
     at_step,
+    at_tokens,
     hybrid,
     load_config,
     recipe,
+    when,
     when_beyond,
+    when_plateau,
 )
 from latebloom.config import with_overrides
 from latebloom.errors import ConfigError
@@ -87,7 +90,17 @@ MISTAKES = {
     "training.full.warmup=true": "training.full.warmup: true is not possible; input should be a valid integer",
     "training.full.schedule=linear": "training.full.schedule: \"linear\" is not possible; input should be 'cosine' or",
     "training.betas=[0.9]": "training.betas.1: this field is needed",
-    "model=3": "model: 3 is not possible; input should be an object",
+    "model=3": "model: 3 is not possible; it is made of fields, set as model.FIELD=VALUE: layout, width",
+    "delay=bypass": 'delay: "bypass" is not possible; it is made of fields, set as delay.FIELD=VALUE: until, hold',
+    "delay.until=at_fraction": 'delay.until: "at_fraction" is not possible; write delay.until.name=at_fraction '
+    "delay.until.fraction=0.5; choices: at_step, at_fraction, when_beyond",
+    "delay.until=500": "delay.until: 500 is not possible; write for example delay.until.name=at_step "
+    "delay.until.step=500; choices: at_step, at_fraction, when_beyond",
+    "delay.until.fraction=0.5": "delay.until.fraction: there is no such field (value 0.5); it belongs to "
+    "name=at_fraction; choices: name, latest",
+    "delay.until.name=at_tokens": "delay.until.name: \"at_tokens\" is not known; choices: 'at_step', 'at_fraction'",
+    "task=recall": 'task: "recall" is not possible; write task.name=recall; choices: composite, modular_sum, recall',
+    "training.=5": "'training.=5' is not a change; write field=value, such as training.steps=100",
     "model.attention.heads=3": "model.attention.heads: 3 does not divide width 128; choices: 1, 2, 4, 8",
     "model.layout=rx": "model.layout: 'rx' is not a row of r (recurrence), a (attention), m (MLP)",
     "model.layout=rm": "delay: a model of layout 'rm' has no attention to hold back; set delay=null",
@@ -107,7 +120,7 @@ MISTAKES = {
     "evaluation.multiples=[]": "evaluation.multiples: () is not possible; it must be at least one number",
     "evaluation.multiples=[40]": "evaluation.multiples: 1000 takes task.keys of 500 or more",
     "seed=-1": "seed: -1 is not possible; it must be from 0 to 2^63 - 1",
-    "seed.x=1": "seed.x: seed has no fields; it is 0",
+    "seed.x=1": "seed.x: seed is 0, which has no fields",
     "training.full.learning_rate=Infinity": "training.full.learning_rate: Infinity is not possible; input",
     "evaluation.multiples=[Infinity]": "evaluation.multiples.0: Infinity is not possible; input should be",
     "delay.until={}": "delay.until.name: this field is needed; choices: at_step, at_fraction, when_beyond",
@@ -140,9 +153,20 @@ def test_freezing_an_attention_that_says_nothing_is_refused():
         with_overrides(recipe("demo-dat"), ["delay.hold=freeze"])
 
 
-def test_names_need_no_brackets():
-    bare = with_overrides(DELAYED, ["delay.withhold=[]"])
-    assert with_overrides(bare, ["delay.withhold=recall"]).delay == DELAYED.delay
+def test_names_and_numbers_in_a_row_need_no_brackets():
+    for nothing in ("[]", ""):
+        bare = with_overrides(DELAYED, [f"delay.withhold={nothing}"])
+        assert bare.delay == Delay(until=when_beyond(latest=900))
+        assert with_overrides(bare, ["delay.withhold=recall"]).delay == DELAYED.delay
+    config = with_overrides(DELAYED, ["evaluation.multiples=1,2.5", "training.betas=0.8,0.9"])
+    assert (config.evaluation.multiples, config.training.betas) == ((1, 2.5), (0.8, 0.9))
+    assert with_overrides(DELAYED, ["evaluation.multiples=2"]).evaluation.multiples == (2,)
+
+
+@pytest.mark.parametrize("until", [at_tokens(5, latest=9), when_plateau(latest=9), when(lambda moment: True, latest=9)])
+def test_a_trigger_that_a_run_would_never_tell_anything_is_refused(until):
+    with pytest.raises(ConfigError, match=r"delay.until: \w+ is for a loop of your own.*; choices: at_step"):
+        RunConfig(delay=Delay(until=until))
 
 
 def test_a_ramp_must_be_done_by_the_last_step():
@@ -211,7 +235,7 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path, content, sentence)
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(ConfigError, match="there is no file"):
         load_config(tmp_path / "none.json")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=r"is a folder; give a file, such as .*config\.json"):
         load_config(tmp_path)
     (tmp_path / "b.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="cannot be read"):

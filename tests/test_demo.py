@@ -45,6 +45,7 @@ def test_the_summary_has_what_it_promises(ran):
 def test_it_says_what_was_trained_and_what_was_seen(ran):
     output, folder = ran
     assert "width 16, 30 steps, trained on lengths 2 to 25; smaller than the paper's" in output.stdout
+    assert "Note: training.delayed.warmup: a warm-up of 200 steps in a phase of 15 ends at" in output.stdout
     assert "all answers right, by length:" in output.stdout
     assert "this is not the result hoped for" in output.stdout
     assert json.loads((folder / "summary.json").read_text())["seen"] in output.stdout

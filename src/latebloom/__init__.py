@@ -1,19 +1,22 @@
 """Latebloom: sequence models trained short that work long, by letting attention in late.
 
-These are the public names. None of them imports more than torch until it is used.
+These are the public names. Each is imported when it is first used, so that the command line can answer, or be stopped,
+before torch is there; none of them imports more than torch until it is called.
 """
 
-from latebloom.api import train
-from latebloom.config import RunConfig, load_config
-from latebloom.delay import DelayedAttention, at_fraction, at_step, at_tokens, when, when_beyond, when_plateau
-from latebloom.evaluation import Evaluating, Evaluation, evaluate
-from latebloom.models import SequenceModel, hybrid, lstm, transformer
-from latebloom.probes.inspect import Inspection, inspect
-from latebloom.recipes import recipe
-from latebloom.report.charts import plot
-from latebloom.tasks import Composite, ModularSum, Recall, Task
-from latebloom.training.loop import TrainedRun, run
-from latebloom.training.settings import Delay, Phase, Training
+TYPE_CHECKING = False  # as typing has it, without the time that importing typing takes
+if TYPE_CHECKING:
+    from latebloom.api import train
+    from latebloom.config import RunConfig, load_config
+    from latebloom.delay import DelayedAttention, at_fraction, at_step, at_tokens, when, when_beyond, when_plateau
+    from latebloom.evaluation import Evaluating, Evaluation, evaluate
+    from latebloom.models import SequenceModel, hybrid, lstm, transformer
+    from latebloom.probes.inspect import Inspection, inspect
+    from latebloom.recipes import recipe
+    from latebloom.report.charts import plot
+    from latebloom.tasks import Composite, ModularSum, Recall, Task
+    from latebloom.training.loop import TrainedRun, run
+    from latebloom.training.settings import Delay, Phase, Training
 
 __version__ = "0.1.0"
 
@@ -49,3 +52,36 @@ __all__ = [
     "when_beyond",
     "when_plateau",
 ]
+
+_HOMES = {
+    "api": "train",
+    "config": "RunConfig load_config",
+    "delay": "DelayedAttention at_fraction at_step at_tokens when when_beyond when_plateau",
+    "evaluation": "Evaluating Evaluation evaluate",
+    "models": "SequenceModel hybrid lstm transformer",
+    "probes.inspect": "Inspection inspect",
+    "recipes": "recipe",
+    "report.charts": "plot",
+    "tasks": "Composite ModularSum Recall Task",
+    "training.loop": "TrainedRun run",
+    "training.settings": "Delay Phase Training",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+if not TYPE_CHECKING:  # or a checker would take every misspelt name for one of these
+
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
+        from importlib.util import find_spec
+
+        if name in _HOME_OF:
+            globals()[name] = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+            return globals()[name]
+        if find_spec(f"{__name__}.{name}") is not None:  # a room or a module by its name, as in latebloom.errors
+            return import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,6 +1,6 @@
 """The command line: latebloom demo | train | evaluate | inspect | report | bench | list."""
 
-import json
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -16,14 +16,17 @@ from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional, arg
 
+from latebloom import __version__
 from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, require
-from latebloom.usage import one_sentence
+from latebloom.usage import changes_last, one_sentence
 
 Overrides = Annotated[Positional[tuple[str, ...]], arg(metavar="FIELD=VALUE ...")]
 Device = Annotated[str | None, arg(metavar="cpu|cuda")]
+Out = Annotated[str | None, arg(metavar="FOLDER")]
+Number = Annotated[int | None, arg(metavar="NUMBER")]
 
 
-def demo(overrides: Overrides = (), /, *, out: Path | None = None, seed: int = 0, device: Device = None) -> None:
+def demo(overrides: Overrides = (), /, *, out: Out = None, seed: int = 0, device: Device = None) -> None:
     """Joint training and delayed attention side by side, in minutes: bars, chart, table, page.
 
     Args:
@@ -35,9 +38,9 @@ def demo(overrides: Overrides = (), /, *, out: Path | None = None, seed: int = 0
     """
     from latebloom.demo import run_demo
 
-    out = out or Path("demo" if seed == 0 else f"demo-seed-{seed}")
+    folder = _folder(out) or Path("demo" if seed == 0 else f"demo-seed-{seed}")
     try:
-        run_demo(out, seed=seed, device=device, overrides=overrides)
+        run_demo(folder, seed=seed, device=device, overrides=overrides)
     except InterruptedRun as stop:
         raise InterruptedRun(f"{stop}; go on with: latebloom {shlex.join(sys.argv[1:])}") from None
 
@@ -46,11 +49,11 @@ def train(
     overrides: Overrides = (),
     /,
     *,
-    recipe: str | None = None,
-    config: Path | None = None,
-    out: Path | None = None,
-    seed: int | None = None,
-    seeds: int | None = None,
+    recipe: Annotated[str | None, arg(metavar="NAME")] = None,
+    config: Annotated[Path | None, arg(metavar="FILE")] = None,
+    out: Out = None,
+    seed: Number = None,
+    seeds: Number = None,
     device: Device = None,
     track: Annotated[str | None, arg(metavar="tensorboard|wandb|trackio")] = None,
 ) -> None:
@@ -71,49 +74,68 @@ def train(
     from latebloom.config import load_config, with_overrides
     from latebloom.recipes import recipe as named_recipe
     from latebloom.report.terminal import answer_table, say
-    from latebloom.report.words import describe
+    from latebloom.report.words import describe, describe_switch
     from latebloom.training.folder import RunFolder
+    from latebloom.training.schedule import unfinished_warmups
 
+    folder = _folder(out)
     if recipe is not None and config is not None:
         raise ConfigError(f"--recipe {recipe} and --config {config} exclude each other; give one")
     if recipe is not None:
         chosen, name = named_recipe(recipe), recipe
     elif config is not None:
         chosen, name = load_config(config), "run" if str(config) == "-" else config.stem
-    elif out is not None and RunFolder(out).config_file.exists():
-        chosen, name = RunFolder(out).read_config(), out.name
+    elif folder is not None and folder.exists():
+        chosen, name = RunFolder(folder).read_config(), folder.name
     else:
-        raise ConfigError("train: give --recipe NAME or --config FILE, or --out FOLDER of a run to go on with")
+        absent = "" if folder is None else f"; there is no {folder}"
+        raise ConfigError(f"train: give --recipe NAME or --config FILE, or --out FOLDER of a run to go on with{absent}")
     if seed is not None:
         chosen = replace(chosen, seed=seed)
     chosen = with_overrides(chosen, overrides)
+    warmups = unfinished_warmups(chosen.training, chosen.delay)
     if seeds is not None:
         if track is not None:
             raise ConfigError(f"--track {track} and --seeds {seeds} exclude each other; trackers follow one run")
         from latebloom.seeds import train_seeds
 
-        train_seeds(chosen, seeds, out or Path("runs") / f"{name}-{chosen.hash}-seeds", device=device)
+        _note(warmups)
+        train_seeds(chosen, seeds, folder or Path("runs") / f"{name}-{chosen.hash}-seeds", device=device)
         return
-    out = out or Path("runs") / f"{name}-{chosen.hash}"
+    folder = folder or Path("runs") / f"{name}-{chosen.hash}"
     console = Console()
-    was_finished = RunFolder(out).is_finished
-    trained = run_with_bar(chosen, out, device=device, track=track)
+    was_finished = RunFolder(folder).is_finished
+    _note([] if was_finished else warmups)
+    trained = run_with_bar(chosen, folder, device=device, track=track)
     if was_finished:
-        say(console, f"{out} is finished already; this is what it holds.")
+        say(console, f"{folder} is finished already; this is what it holds.")
     console.print(answer_table(trained.evaluation))
-    if trained.switch_step is not None:
-        reason = trained.result["switch_reason"]
-        say(console, f"Attention was let in at step {trained.switch_step}: {reason}.")
+    if trained.switch_step is not None and chosen.delay is not None:
+        untrained = chosen.delay.hold == "bypass" and not chosen.model.attention.zero_output
+        reason, withheld = trained.result["switch_reason"], chosen.delay.withhold
+        say(console, describe_switch(trained.switch_step, reason, untrained=untrained, withheld=withheld))
     say(console, describe("The model", trained.evaluation))
-    say(console, f"Everything is in {out}")
+    say(console, f"Everything is in {folder}")
+
+
+def _note(sentences: list[str]) -> None:
+    for sentence in sentences:
+        print(f"Note: {sentence}.", file=sys.stderr)
+
+
+def _folder(out: str | None) -> Path | None:
+    """The folder that --out names; an empty word, as of a variable that is not set, would be this one."""
+    if out is not None and not out.strip():
+        raise ConfigError(f"out: {out!r} names no folder")
+    return None if out is None else Path(out)
 
 
 def evaluate(
     run: Annotated[Positional[Path], arg(metavar="RUN")],
     /,
     *,
-    lengths: str | None = None,
-    sequences: int | None = None,
+    lengths: Annotated[str | None, arg(metavar="LENGTHS")] = None,
+    sequences: Number = None,
     json_file: Annotated[Path | None, arg(name="json", metavar="FILE")] = None,
     device: Device = None,
 ) -> None:
@@ -123,53 +145,21 @@ def evaluate(
         run: The run's folder.
         lengths: Lengths to test, such as 25,50,100 or 25,50,...,400; those of the run unless given.
         sequences: How many sequences a length; as many as in the run unless given.
-        json_file: Where to write the numbers; RUN/evaluation-FIRST-LAST.json unless given, - for standard output.
+        json_file: Where to write the numbers; RUN/evaluation-FIRST-LAST-HASH.json unless given, a name that
+            other numbers do not share; - for standard output.
         device: Where to compute; CUDA where there is one.
     """
-    from rich.progress import Progress
+    from latebloom.evaluation_view import evaluate_run
 
-    from latebloom.lengths import parse_lengths
-    from latebloom.report.terminal import answer_table, say
-    from latebloom.report.words import describe
-    from latebloom.training.checkpoint import write_json
-    from latebloom.training.loop import TrainedRun
-
-    chosen = None if lengths is None else parse_lengths(lengths)
-    if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
-        raise ConfigError(f"json: {json_file} is not a file that could be written")
-    trained = TrainedRun.load(run)
-    to_stdout = json_file is not None and str(json_file) == "-"
-    notes = Console(stderr=True)
-    with Progress(console=notes, transient=True, disable=not notes.is_terminal) as bars:
-        bar = bars.add_task("testing", total=1.0)
-        evaluation = trained.evaluate(
-            chosen,
-            sequences=sequences,
-            device=device,
-            progress=lambda share: bars.update(bar, completed=share),
-        )
-    console = notes if to_stdout else Console()
-    console.print(answer_table(evaluation))
-    none = "none" if evaluation.cliff_tested else "not tested; it takes the training length and one up to twice it"
-    cliff = none if evaluation.cliff is None else f"at {evaluation.cliff}"
-    say(console, f"reach: {evaluation.reach:g}x   cliff: {cliff}")
-    say(console, describe("The model", evaluation))
-    if to_stdout:
-        print(json.dumps(evaluation.to_json(), indent=2))
-        return
-    json_file = json_file or run / f"evaluation-{evaluation.lengths[0]}-{evaluation.lengths[-1]}.json"
-    try:
-        write_json(json_file, evaluation.to_json())
-    except OSError as error:
-        raise ConfigError(f"json: {json_file} cannot be written ({error.strerror})") from None
-    say(console, f"Numbers: {json_file}")
+    evaluate_run(run, lengths, sequences=sequences, json_file=json_file, device=device)
 
 
 def inspect(path: Annotated[Positional[Path], arg(metavar="PATH")], /, *, horizon: bool = True) -> None:
     """What a model is made of, what delayed attention would hold back, and how far its recurrence remembers.
 
     Args:
-        path: A Transformers checkpoint folder or config.json, or a run's folder or saved model of this package.
+        path: A Transformers checkpoint folder or config.json, or a run's folder, checkpoint or saved model of this
+            package; of a run that is not finished, the newest checkpoint is looked at.
         horizon: Measure how far back a token is felt with attention left out.
     """
     from latebloom.inspect_view import print_inspection
@@ -268,9 +258,9 @@ def report(
 
 
 def list_() -> None:
-    """The tasks, models and recipes, with a line each."""
+    """The tasks, models, triggers and recipes, with a line each."""
     from latebloom.delay.controller import HOLDS
-    from latebloom.delay.triggers import Trigger
+    from latebloom.delay.triggers import IN_YOUR_OWN_LOOP, Trigger
     from latebloom.models.recurrent import RECURRENCES
     from latebloom.models.settings import MODELS
     from latebloom.recipes import RECIPES
@@ -278,24 +268,29 @@ def list_() -> None:
     from latebloom.trackers import TRACKERS
 
     table = Table(box=None, show_header=False, pad_edge=False)
+    models = {name: f"{_first_line(model)} (model.layout={model().layout})" for name, model in MODELS.items()}
     families = {
         "tasks": Task.choices,
-        "models": MODELS,
+        "models": models,
         "recurrences": RECURRENCES,
         "ways to hold attention back": HOLDS,
         "triggers": Trigger.choices,
+        "more, in a loop of your own": IN_YOUR_OWN_LOOP,
         "recipes": RECIPES,
         "trackers (train --track)": TRACKERS,
     }
     for family, members in families.items():
         table.add_row(f"[bold]{family}")
         for name, member in members.items():
-            line = member if isinstance(member, str) else (member.__doc__ or "").strip().splitlines()[0]
-            table.add_row(f"  {name}", line)
+            table.add_row(f"  {name}", member if isinstance(member, str) else _first_line(member))
     Console().print(table)
 
 
-def parse(arguments: list[str] | None) -> Callable[[], None]:
+def _first_line(documented: object) -> str:
+    return (documented.__doc__ or "").strip().splitlines()[0]
+
+
+def parse(words: list[str]) -> Callable[[], None]:
     """The command that the words ask for, ready to be called; a mistake in the words is one sentence."""
 
     def deferred(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
@@ -322,24 +317,34 @@ def parse(arguments: list[str] | None) -> Callable[[], None]:
                 {name: deferred(command) for name, command in commands.items()},
                 prog="latebloom",
                 description="Sequence models trained short that work long: delayed attention training.",
-                args=arguments,
+                args=changes_last(words),
             )
     except SystemExit as stop:
         if complaints.getvalue().strip():
-            raise ConfigError(one_sentence(complaints.getvalue().strip())) from None
+            raise ConfigError(one_sentence(complaints.getvalue().strip(), words)) from None
         raise stop  # --help
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence and exit status 2."""
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        parse(arguments)()
+        if words == ["--version"]:
+            print(f"latebloom {__version__}")
+            return
+        parse(words)()
     except InterruptedRun as stop:
         print(f"latebloom: {stop}", file=sys.stderr)
         sys.exit(130)
     except LatebloomError as error:
         print(f"latebloom: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("latebloom: stopped at once; a run keeps the last checkpoint that it has made", file=sys.stderr)
-        sys.exit(130)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not re.search("out of memory|can't allocate memory", str(error)):
+            raise
+        print(
+            "latebloom: there is not enough memory for this; smaller are for example model.width=32, "
+            "training.delayed.batch_size=32 and training.full.batch_size=32",
+            file=sys.stderr,
+        )
+        sys.exit(2)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from latebloom.delay.controller import check_trigger
-from latebloom.delay.triggers import WhenBeyond
+from latebloom.delay.triggers import Trigger, WhenBeyond
 from latebloom.errors import ConfigError, require, unknown
 from latebloom.evaluation.result import CLAIM
 from latebloom.evaluation.settings import Evaluating
@@ -65,6 +65,11 @@ class RunConfig:
                 f"delay: a model of layout {self.model.layout!r} has nothing but attention to mix tokens, so there is "
                 "nothing to learn from while it is held back; set delay=null"
             )
+        if type(delay.until) not in Trigger.choices.values():
+            raise ConfigError(
+                f"delay.until: {type(delay.until).__name__} is for a loop of your own, which tells it of things; "
+                f"choices: {', '.join(Trigger.choices)}"
+            )
         for answer in delay.withhold:
             if answer not in self.task.answers:
                 raise unknown("delay.withhold", answer, self.task.answers)
@@ -113,8 +118,13 @@ class RunConfig:
     @property
     def hash(self) -> str:
         """Twelve characters that two runs share only if every setting is the same."""
-        text = json.dumps(_canonical(self.to_json()), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return short_hash(self.to_json())
+
+
+def short_hash(data: Any) -> str:
+    """Twelve characters that plain data share only if they are the same."""
+    text = json.dumps(_canonical(data), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _canonical(data: Any) -> Any:
@@ -129,6 +139,8 @@ def _canonical(data: Any) -> Any:
 def load_config(path: str | Path) -> RunConfig:
     """A RunConfig from a JSON file, or from standard input for `-`; fields left out have their defaults."""
     path = Path(path)
+    if path.is_dir():
+        raise ConfigError(f"config: {path} is a folder; give a file, such as {path / 'config.json'}")
     try:
         data = json.loads(sys.stdin.read() if str(path) == "-" else path.read_text())
     except FileNotFoundError:
@@ -146,12 +158,12 @@ def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     changes = []
     for override in overrides:
         name, equals, text = override.partition("=")
-        if not equals or not name:
+        if not equals or not all(name.split(".")):
             raise ConfigError(f"{override!r} is not a change; write field=value, such as training.steps=100")
-        changes.append((name, _value(text)))
+        changes.append((name, text))
     # Another task or trigger first, whatever the order: its fields replace those of the old one.
-    for name, value in sorted(changes, key=lambda change: not change[0].endswith(".name")):
-        _put(data, name.split("."), value, name)
+    for name, text in sorted(changes, key=lambda change: not change[0].endswith(".name")):
+        _put(data, name.split("."), text, name)
     return read_settings(RunConfig, data)
 
 
@@ -163,17 +175,18 @@ def _value(text: str) -> Any:
         return None if text.lower() == "none" else text
 
 
-def _put(data: dict[str, Any], keys: list[str], value: Any, name: str) -> None:
+def _put(data: dict[str, Any], keys: list[str], text: str, name: str) -> None:
     for key in keys[:-1]:
         inner = data.get(key, {})
         if inner is None:
             inner = {}
         if not isinstance(inner, dict):
-            raise ConfigError(f"{name}: {key} has no fields; it is {inner!r}")
+            raise ConfigError(f"{name}: {key} is {inner!r}, which has no fields")
         data[key] = inner
         data = inner
-    if keys[-1] == "name" and data.get("name") != value:
+    last, value = keys[-1], _value(text)
+    if last == "name" and data.get("name") != value:
         data.clear()  # another kind of task or trigger: the fields of the old one do not apply
-    if isinstance(data.get(keys[-1]), list) and isinstance(value, str):
-        value = value.split(",")  # a row of names without brackets and quotes
-    data[keys[-1]] = value
+    if isinstance(data.get(last), list) and not isinstance(value, list | None):
+        value = [_value(part) for part in text.split(",") if part]  # a row without brackets and quotes
+    data[last] = value

@@ -20,6 +20,7 @@ from latebloom.studies.local import run_all, usable_cores
 from latebloom.tasks import Composite
 from latebloom.training.checkpoint import write_file, write_json
 from latebloom.training.folder import RunFolder
+from latebloom.training.schedule import unfinished_warmups
 
 TITLE = "Trained short, tested long: joint training and delayed attention"
 
@@ -30,6 +31,9 @@ def run_demo(out: Path, *, seed: int = 0, device: str | None = None, overrides: 
     check_demo(configs, out)
     console = Console()
     say(console, setting(configs["dat"]))
+    short = [sentence for config in configs.values() for sentence in unfinished_warmups(config.training, config.delay)]
+    for sentence in dict.fromkeys(short):
+        say(console, f"Note: {sentence}.")
     with RunBars(list(configs), configs["dat"].training.length, CLAIM, console) as bars:
         runs = run_all(configs, out, workers=min(2, usable_cores()), device=device, observe=bars.show)
     evaluations = {name: trained.evaluation for name, trained in runs.items()}
@@ -64,6 +68,10 @@ def check_demo(configs: dict[str, RunConfig], out: Path) -> None:
     if not {length, CLAIM * length} <= set(config.test_lengths):
         multiples = list(config.evaluation.multiples)
         raise ConfigError(f"evaluation.multiples: {multiples} leave out 1 or {CLAIM}, which the demo compares")
+    if out.is_file() or RunFolder(out).config_file.exists():
+        raise ConfigError(
+            f"out: {out} is {'a file' if out.is_file() else 'the folder of a run'}; choose another with --out"
+        )
     for name, chosen in configs.items():
         folder = RunFolder(out / name)
         if folder.config_file.exists() and folder.read_config().hash != chosen.hash:

@@ -24,5 +24,5 @@ def parse_lengths(text: str) -> list[int]:
 
 def _number(part: str, text: str) -> int:
     if not part.isdecimal() or int(part) < 1:
-        raise ConfigError(f"lengths: {part!r} in {text!r} is not a whole number above 0")
+        raise ConfigError(f"lengths: {part!r} in {text!r} is not a whole number above 0; write for example 25,50,100")
     return int(part)

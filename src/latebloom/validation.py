@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -25,9 +25,13 @@ def read_settings(kind: type[S], data: Any, path: str = "") -> S:
         raise ConfigError("\n".join(dict.fromkeys(sentences))) from None
 
 
+def _is_family(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Chosen) and "choices" in kind.__dict__
+
+
 def _kinds_below(kind: Any) -> Iterator[type]:
     """A kind of settings and all that stand in its fields."""
-    if isinstance(kind, type) and issubclass(kind, Chosen) and "choices" in kind.__dict__:
+    if _is_family(kind):
         for member in kind.choices.values():
             yield from _kinds_below(member)
     elif isinstance(kind, type) and is_dataclass(kind):
@@ -52,17 +56,65 @@ def _sentence(kind: type, data: Any, path: str, detail: Any) -> str:
         case "unexpected_keyword_argument":
             choices = [f.name for f in fields(owner)]
             near = get_close_matches(names[-1], choices, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
+            hint = (
+                f"did you mean {near[0]}? " if near else _whose(owner, names[-1]) or _elsewhere(kind, path, names[-1])
+            )
             return f"{field}: there is no such field (value {value}); {hint}choices: {', '.join(choices)}"
         case "missing" | "missing_argument":
-            return f"{field}: this field is needed and was not given"
+            return f"{field}: this field is needed and was not given{_how_to_choose(field, here_kind, None)}"
         case "union_tag_invalid":
             name = here.get("name") if isinstance(here, dict) else here
             return f"{field}.name: {json.dumps(name)} is not known; choices: {detail['ctx']['expected_tags']}"
         case "union_tag_not_found":
             return f"{field}.name: this field is needed; choices: {', '.join(here_kind.choices)}"
+        case _ if _is_family(here_kind) and not isinstance(here, dict):
+            return f"{field}: {value} is not possible{_how_to_choose(field, here_kind, here)}"
+        case "dataclass_type" if field:
+            inner = ", ".join(f.name for f in fields(here_kind))
+            return f"{field}: {value} is not possible; it is made of fields, set as {field}.FIELD=VALUE: {inner}"
         case _:
             return f"{field or 'config'}: {value} is not possible; {message[0].lower()}{message[1:]}"
+
+
+def _whose(member: type, name: str) -> str:
+    """The other members of a family that have a field of this name, as a hint."""
+    families: list[Any] = [kind for kind in member.__mro__ if _is_family(kind)]
+    members = [item for family in families for item in family.choices.items()]
+    others = [f"name={other}" for other, kind in members if name in {f.name for f in fields(kind)}]
+    return f"it belongs to {' and '.join(others)}; " if others else ""
+
+
+def _elsewhere(kind: type, path: str, name: str) -> str:
+    """The fields of this name in other sections, as a hint."""
+    found = dict.fromkeys(".".join(filter(None, [path, *place])) for place in _paths(kind) if place[-1] == name)
+    return f"did you mean {' or '.join(found)}? " if found else ""
+
+
+def _paths(kind: Any) -> Iterator[list[str]]:
+    """The paths of all fields in settings of a kind."""
+    if _is_family(kind):
+        for member in kind.choices.values():
+            yield from _paths(member)
+    elif isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind)
+        for inner in fields(kind):
+            yield [inner.name]
+            yield from ([inner.name, *rest] for rest in _paths(hints[inner.name]))
+    else:
+        for argument in get_args(kind):
+            yield from _paths(argument)
+
+
+def _how_to_choose(field: str, kind: Any, wanted: Any) -> str:
+    """How a member of a family is named, with the fields that it needs: the one that was meant, or the first."""
+    if not _is_family(kind):
+        return ""
+    name = wanted if str(wanted) in kind.choices else next(iter(kind.choices))
+    samples = {int: "500", float: "0.5"}
+    hints = get_type_hints(kind.choices[name])
+    needed = [f.name for f in fields(kind.choices[name]) if f.default is MISSING and f.default_factory is MISSING]
+    words = [f"{field}.name={name}", *(f"{field}.{inner}={samples.get(hints[inner], '...')}" for inner in needed)]
+    return f"; write {'' if name == wanted else 'for example '}{' '.join(words)}; choices: {', '.join(kind.choices)}"
 
 
 def _place(kind: Any, data: Any, location: tuple[Any, ...]) -> tuple[list[str], Any, Any, Any]:
@@ -72,7 +124,7 @@ def _place(kind: Any, data: Any, location: tuple[Any, ...]) -> tuple[list[str], 
     """
     names, owner, here = [], kind, data
     for part in location:
-        if isinstance(kind, type) and part in getattr(kind, "choices", {}) and "choices" in kind.__dict__:
+        if _is_family(kind) and part in kind.choices:
             kind = owner = kind.choices[part]
             continue
         names.append(str(part))

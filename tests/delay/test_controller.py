@@ -2,6 +2,7 @@
 
 import copy
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -263,3 +264,23 @@ def test_mistakes_are_one_clear_error_each():
     with pytest.raises(ConfigError, match="requires_grad is off for 6 of attention's parameters"):
         DelayedAttention(frozen, torch.optim.SGD(frozen.parameters(), lr=0.1), until=at_step(3))
     assert "held back (bypass)" in repr(delayed(model))
+
+
+@pytest.mark.parametrize(
+    ("layout", "place"),
+    [
+        ("ram", ", between the recurrence and the MLP"),
+        ("mra", ", behind the recurrence"),
+        ("arm", ", before the recurrence"),
+    ],
+)
+def test_printed_it_names_what_a_user_knows_and_where_it_stands(layout, place):
+    model = SequenceModel(replace(hybrid(width=16, blocks=2), layout=layout), 20)
+    shown = str(delayed(model)).splitlines()
+    at, recurrence = layout.index("a"), layout.index("r")
+    assert shown[1:] == [
+        f"  attention  blocks.0.{at}: SoftmaxAttention{place}",
+        f"  attention  blocks.1.{at}: SoftmaxAttention{place}",
+        f"  not        blocks.0.{recurrence}: LSTM is a recurrence or convolution",
+        f"  not        blocks.1.{recurrence}: LSTM is a recurrence or convolution",
+    ]

@@ -8,12 +8,21 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from families import build
+from switching import (
+    BATCH,
+    LENGTH,
+    TRACKING,
+    ThirdStep,
+    Weights,
+    check_switch_after_two_steps,
+    same,
+    weights,
+)
 
-from latebloom.delay import DelayedAttention, at_fraction, at_step, at_tokens, when, when_beyond, when_plateau
+from latebloom.delay import DelayedAttention, at_fraction, at_step, at_tokens, when, when_plateau
 from latebloom.errors import ConfigError
 from latebloom.integrations.accelerate import delayed_attention
 
-LENGTH, BATCH = 6, 2
 DATA = list(torch.randint(3, 64, (8, BATCH, LENGTH), generator=torch.manual_seed(0)))
 
 
@@ -60,13 +69,15 @@ class Loop:
     def before_batch(self, batch: torch.Tensor) -> None:
         """What a loop does for its trigger."""
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        model = self.accelerator.unwrap_model(self.model)
-        return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    def weights(self) -> Weights:
+        return weights(self.accelerator.unwrap_model(self.model))
 
-
-def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    def weights_by_step(self, batches: int, first: int = 0) -> dict[int, Weights]:
+        """Train up to step 4, of so many batches each."""
+        at = {first: self.weights()}
+        for step in range(first, 4):
+            at[step + 1] = self.train(batches).weights()
+        return at
 
 
 @pytest.mark.parametrize("hold", ["bypass", "freeze"])
@@ -82,17 +93,7 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
 )
 def test_attention_stands_still_until_the_switch_and_moves_after_it(family, settings, hold):
     loop = Loop(family, until=at_step(2), hold=hold, **settings)
-    attention, before = loop.delay.parameters(), loop.weights()
-    assert attention
-    for step in range(4):
-        for _ in range(settings.get("gradient_accumulation_steps", 1)):
-            loop.train(1)
-        after = loop.weights()
-        moved = {name for name in before if not torch.equal(before[name], after[name])}
-        assert moved & set(attention) == (set(attention) if step >= 2 else set())
-        assert moved - set(attention)
-        before = after
-    assert loop.delay.switch_step == 2
+    check_switch_after_two_steps(loop.delay, loop.weights_by_step(settings.get("gradient_accumulation_steps", 1)))
 
 
 def test_nothing_happens_between_optimizer_steps():
@@ -122,13 +123,8 @@ def test_a_run_resumed_on_either_side_of_the_switch_ends_bit_for_bit_alike(tmp_p
     resumed = Loop(seed=1, **settings)
     resumed.accelerator.load_state(str(tmp_path))
     resumed.batches = saved * accumulated
-    for step in range(saved, 4):
-        before = resumed.weights()
-        after = resumed.train(accumulated).weights()
-        moved = {name for name in resumed.delay.parameters() if not torch.equal(before[name], after[name])}
-        assert moved == (set(resumed.delay.parameters()) if step >= 2 else set())
+    check_switch_after_two_steps(resumed.delay, resumed.weights_by_step(accumulated, first=saved), first=saved)
     assert same(resumed.weights(), whole.weights())
-    assert resumed.delay.switch_step == 2
 
 
 def test_at_tokens_counts_what_the_loop_tells_also_over_a_resume(tmp_path):
@@ -168,25 +164,16 @@ def test_what_was_reported_before_a_checkpoint_counts_after_a_resume(tmp_path):
 
 
 def test_a_condition_of_ones_own_is_asked_after_every_optimizer_step():
-    asked = []
-
-    def third(moment: Any) -> bool:
-        asked.append(moment.step)
-        return moment.step == 3
-
+    third = ThirdStep()
     loop = Loop(until=when(third, latest=9), gradient_accumulation_steps=2).train(8)
-    assert asked == [1, 2, 3]
+    assert third.asked == [(1, None), (2, None), (3, None)]
     assert loop.delay.switch_reason == "the condition was met"
 
 
 def test_when_beyond_takes_a_measure_of_ones_own_and_remembers_its_checks_over_a_resume(tmp_path):
-    settings: dict[str, Any] = {
-        "until": when_beyond(0.9, latest=9, every=1, checks=3),
-        "measure": lambda multiple: 0.95 if multiple == 3 else 0.0,
-    }
-    loop = Loop(**settings).train(2)
+    loop = Loop(**TRACKING).train(2)
     loop.accelerator.save_state(str(tmp_path))
-    resumed = Loop(**settings)
+    resumed = Loop(**TRACKING)
     resumed.accelerator.load_state(str(tmp_path))
     for one in (loop, resumed):
         assert one.train(1).delay.switch_step == 3

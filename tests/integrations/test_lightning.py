@@ -9,9 +9,19 @@ import pytest
 import torch
 from families import build
 from lightning.pytorch.callbacks import ModelCheckpoint
+from switching import (
+    BATCH,
+    LENGTH,
+    TRACKING,
+    ThirdStep,
+    Weights,
+    check_switch_after_two_steps,
+    same,
+    weights,
+)
 from torch.utils.data import DataLoader
 
-from latebloom.delay import at_fraction, at_step, at_tokens, when, when_beyond, when_plateau
+from latebloom.delay import at_fraction, at_step, at_tokens, when, when_plateau
 from latebloom.errors import ConfigError
 from latebloom.integrations.lightning import DelayedAttention
 
@@ -23,7 +33,6 @@ pytestmark = [
     # A resumed run writes its checkpoints into a folder of its own, which Lightning remarks.
     pytest.mark.filterwarnings("ignore:The dirpath has changed from"),
 ]
-LENGTH, BATCH = 6, 2
 DATA = list(torch.randint(3, 64, (12, LENGTH), generator=torch.manual_seed(0)))
 
 
@@ -48,7 +57,7 @@ class Snapshots(L.Callback):
     """The module's weights after every batch, with the number of optimizer steps done; the first is before any."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[int, dict[str, torch.Tensor]]] = []
+        self.seen: list[tuple[int, Weights]] = []
         self.logged: list[dict[str, float]] = []
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -61,16 +70,8 @@ class Snapshots(L.Callback):
         self.logged.append({name: float(value) for name, value in trainer.callback_metrics.items()})
 
     @property
-    def at(self) -> dict[int, dict[str, torch.Tensor]]:
+    def at(self) -> dict[int, Weights]:
         return dict(self.seen)
-
-
-def weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
-
-
-def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def trainer_for(folder: Path, *callbacks: L.Callback, **settings: Any) -> L.Trainer:
@@ -126,15 +127,7 @@ def data(count: int = 12) -> DataLoader:
 def test_attention_stands_still_until_the_switch_and_moves_after_it(tmp_path, family, settings, hold):
     seen, callback = Snapshots(), DelayedAttention(until=at_step(2), hold=hold)
     trainer_for(tmp_path, callback, seen, **settings).fit(Hybrid(family), data())
-    assert callback.delay is not None
-    attention = callback.delay.parameters()
-    assert attention
-    for step in (1, 2):
-        assert all(torch.equal(seen.at[step][name], seen.at[0][name]) for name in attention)
-        assert not same(seen.at[step], seen.at[step - 1])
-    for step in (3, 4):
-        assert not any(torch.equal(seen.at[step][name], seen.at[step - 1][name]) for name in attention)
-    assert callback.delay.switch_step == 2
+    check_switch_after_two_steps(callback.delay, seen.at)
 
 
 def test_a_norm_behind_attention_is_held_back_with_it_also_within_a_lightning_module(tmp_path):
@@ -170,12 +163,7 @@ def test_a_run_resumed_on_either_side_of_the_switch_ends_bit_for_bit_alike(tmp_p
     trainer = trainer_for(tmp_path, callback, seen, every_step(tmp_path / "resumed"), **settings)
     trainer.fit(module, data(), ckpt_path=str(tmp_path / f"step={saved}.ckpt"))
     assert same(weights(module), weights(whole))
-    assert callback.delay is not None
-    assert callback.delay.switch_step == 2
-    for step in range(saved, 4):
-        before, after = seen.at[step], seen.at[step + 1]
-        moved = {name for name in callback.delay.parameters() if not torch.equal(before[name], after[name])}
-        assert moved == (set(callback.delay.parameters()) if step >= 2 else set())
+    check_switch_after_two_steps(callback.delay, seen.at, first=saved)
 
 
 def test_gate_and_phase_are_logged(tmp_path):
@@ -258,27 +246,16 @@ def test_what_was_reported_before_a_checkpoint_counts_after_a_resume(tmp_path):
 
 
 def test_a_condition_of_ones_own_is_asked_after_every_optimizer_step(tmp_path):
-    asked = []
-
-    def third(moment: Any) -> bool:
-        asked.append((moment.step, moment.steps))
-        return moment.step == 3
-
+    third = ThirdStep()
     callback = DelayedAttention(until=when(third, latest=4))
     trainer_for(tmp_path, callback, max_steps=5, accumulate_grad_batches=2).fit(Hybrid(), data())
-    assert asked == [(1, 5), (2, 5), (3, 5)]
+    assert third.asked == [(1, 5), (2, 5), (3, 5)]
     assert callback.delay is not None
     assert callback.delay.switch_reason == "the condition was met"
 
 
 def test_when_beyond_takes_a_measure_of_ones_own_and_remembers_its_checks_over_a_resume(tmp_path):
-    def callback() -> DelayedAttention:
-        return DelayedAttention(
-            until=when_beyond(0.9, latest=4, every=1, checks=3),
-            measure=lambda multiple: 0.95 if multiple == 3 else 0.0,
-        )
-
-    whole, resumed = callback(), callback()
+    whole, resumed = DelayedAttention(**TRACKING), DelayedAttention(**TRACKING)
     trainer_for(tmp_path, whole, every_step(tmp_path), max_steps=5).fit(Hybrid(), data())
     trainer = trainer_for(tmp_path, resumed, every_step(tmp_path / "resumed"), max_steps=5)
     trainer.fit(Hybrid(), data(), ckpt_path=str(tmp_path / "step=2.ckpt"))

@@ -6,13 +6,22 @@ from typing import Any
 import pytest
 import torch
 from families import build
+from switching import (
+    BATCH,
+    LENGTH,
+    TRACKING,
+    ThirdStep,
+    Weights,
+    check_switch_after_two_steps,
+    same,
+    weights,
+)
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from latebloom.delay import at_fraction, at_step, at_tokens, when, when_beyond, when_plateau
 from latebloom.errors import ConfigError
 from latebloom.integrations.transformers import DelayedAttentionCallback
 
-LENGTH, BATCH = 6, 2
 DATA = [{"input_ids": row, "labels": row} for row in torch.randint(3, 64, (16, LENGTH), generator=torch.manual_seed(0))]
 
 
@@ -20,21 +29,13 @@ class Snapshots(TrainerCallback):
     """The model's weights after every optimizer step, by step; 0 is before the first."""
 
     def __init__(self) -> None:
-        self.at: dict[int, dict[str, torch.Tensor]] = {}
+        self.at: dict[int, Weights] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         self.on_step_end(args, state, control, **parts)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         self.at[state.global_step] = weights(parts["model"])
-
-
-def weights(model: Any) -> dict[str, torch.Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-
-
-def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def trainer_for(folder: Path, *callbacks: Any, model: Any = None, **arguments: Any) -> Trainer:
@@ -82,15 +83,7 @@ def logged(trainer: Trainer, name: str) -> list[float]:
 def test_attention_stands_still_until_the_switch_and_moves_after_it(tmp_path, family, arguments, hold):
     seen, callback = Snapshots(), DelayedAttentionCallback(until=at_step(2), hold=hold)
     trainer_for(tmp_path, callback, seen, model=build(family), **arguments).train()
-    assert callback.delay is not None
-    attention = callback.delay.parameters()
-    assert attention
-    for step in (1, 2):
-        assert all(torch.equal(seen.at[step][name], seen.at[0][name]) for name in attention)
-        assert not same(seen.at[step], seen.at[step - 1])
-    for step in (3, 4):
-        assert not any(torch.equal(seen.at[step][name], seen.at[step - 1][name]) for name in attention)
-    assert callback.delay.switch_step == 2
+    check_switch_after_two_steps(callback.delay, seen.at)
 
 
 @pytest.mark.parametrize("accumulated", [1, 2])
@@ -121,13 +114,7 @@ def test_a_run_resumed_on_either_side_of_the_switch_ends_bit_for_bit_alike(tmp_p
     resumed = trainer_for(tmp_path, callback, seen, model=build("bamba", seed=1), **arguments)
     resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{saved}"))
     assert same(weights(resumed.model), weights(whole.model))
-    assert callback.delay is not None
-    assert callback.delay.switch_step == 2
-    for step in range(saved, 4):
-        moved = {
-            name for name in callback.delay.parameters() if not torch.equal(*(seen.at[step + i][name] for i in (0, 1)))
-        }
-        assert moved == (set(callback.delay.parameters()) if step >= 2 else set())
+    check_switch_after_two_steps(callback.delay, seen.at, first=saved)
 
 
 def test_the_ramp_goes_on_where_it_was_after_a_resume(tmp_path):
@@ -210,27 +197,20 @@ def test_a_plateau_of_an_evaluation_is_seen(tmp_path):
 
 
 def test_a_condition_of_ones_own_is_asked_after_every_optimizer_step(tmp_path):
-    asked = []
-
-    def third(moment: Any) -> bool:
-        asked.append((moment.step, moment.steps))
-        return moment.step == 3
-
+    third = ThirdStep()
     callback = DelayedAttentionCallback(until=when(third, latest=4))
     trainer_for(tmp_path, callback, max_steps=5, gradient_accumulation_steps=2).train()
-    assert asked == [(1, 5), (2, 5), (3, 5)]
+    assert third.asked == [(1, 5), (2, 5), (3, 5)]
     assert callback.delay is not None
     assert callback.delay.switch_reason == "the condition was met"
 
 
 def test_when_beyond_takes_a_measure_of_ones_own_and_remembers_its_checks_over_a_resume(tmp_path):
-    def callback() -> DelayedAttentionCallback:
-        return DelayedAttentionCallback(
-            until=when_beyond(0.9, latest=4, every=1, checks=3), measure=lambda multiple: 0.95 if multiple == 3 else 0.0
-        )
-
     arguments: dict[str, Any] = {"max_steps": 5, "save_strategy": "steps", "save_steps": 2}
-    whole, resumed = callback(), callback()
+    whole, resumed = (
+        DelayedAttentionCallback(**TRACKING),
+        DelayedAttentionCallback(**TRACKING),
+    )
     trainer_for(tmp_path, whole, **arguments).train()
     trainer_for(tmp_path, resumed, **arguments).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     for one in (whole, resumed):

@@ -1,12 +1,15 @@
 """`latebloom inspect`, in real processes, on every kind of path that it takes."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from families import FAMILIES, build
+from safetensors.torch import load_file
 
 from latebloom import SequenceModel, hybrid, run
 from latebloom.errors import ConfigError
@@ -97,13 +100,55 @@ def test_the_packages_own_models(tmp_path):
     assert weights.startswith("random")
 
 
-def test_a_run_finished_and_not(tiny, tmp_path):
+@pytest.fixture
+def unfinished(tiny, tmp_path) -> Path:
+    """A run that was stopped before its end; its last step is 24, and its newest checkpoint."""
+    run(tiny, tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    shutil.rmtree(tmp_path / "run" / "model")
+    return tmp_path / "run"
+
+
+def weights_at(folder: Path, step: int) -> dict[str, torch.Tensor]:
+    return load_file(folder / "checkpoints" / f"step-{step:08d}" / "model.safetensors")
+
+
+def test_a_finished_run(tiny, tmp_path):
     run(tiny, tmp_path)
     assert load_model(tmp_path)[1] == f"those in {tmp_path / 'model'}"
-    (tmp_path / "model" / "model.safetensors").unlink()
-    model, weights = load_model(tmp_path)
+
+
+def test_an_unfinished_run_is_looked_at_in_its_newest_checkpoint(unfinished):
+    model, weights = load_model(unfinished)
+    newest = unfinished / "checkpoints" / "step-00000024"
+    assert weights == f"those in {newest}, of step 24 of 24, the newest checkpoint; the run has no finished model"
+    wanted = weights_at(unfinished, 24)
+    assert all(value.equal(wanted[name]) for name, value in model.state_dict().items())
+    assert f"Weights: {weights}." in inspect(unfinished, "--no-horizon")
+
+
+def test_a_checkpoint_and_a_folder_of_checkpoints(unfinished):
+    older = unfinished / "checkpoints" / "step-00000020"
+    model, weights = load_model(older)
+    assert weights == f"those in {older}, of step 20 of 24"
+    wanted, newest = weights_at(unfinished, 20), weights_at(unfinished, 24)
+    assert all(value.equal(wanted[name]) for name, value in model.state_dict().items())
+    assert not all(value.equal(newest[name]) for name, value in model.state_dict().items())
+    newest_folder = unfinished / "checkpoints" / "step-00000024"
+    assert load_model(unfinished / "checkpoints")[1] == f"those in {newest_folder}, of step 24 of 24"
+
+
+def test_a_run_without_checkpoints_has_random_weights(unfinished):
+    shutil.rmtree(unfinished / "checkpoints")
+    model, weights = load_model(unfinished)
     assert isinstance(model, SequenceModel)
     assert weights.startswith("random")
+
+
+def test_a_checkpoint_outside_its_run_is_refused(unfinished, tmp_path):
+    shutil.move(unfinished / "checkpoints" / "step-00000020", tmp_path / "mine")
+    with pytest.raises(ConfigError, match=r"mine is a checkpoint outside its run, whose config\.json says"):
+        load_model(tmp_path / "mine")
 
 
 def test_saved_weights_are_the_ones_that_are_loaded(checkpoint):

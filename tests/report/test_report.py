@@ -2,6 +2,7 @@
 
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pytest
 from rich.console import Console
@@ -13,7 +14,7 @@ from latebloom.report.charts import accuracy_chart
 from latebloom.report.page import comparison_page
 from latebloom.report.tables import for_terminal, length_table
 from latebloom.report.terminal import answer_table, print_chart
-from latebloom.report.words import compare, describe
+from latebloom.report.words import compare, describe, describe_switch
 
 
 def evaluation(levels: dict[int, float]) -> Evaluation:
@@ -60,6 +61,33 @@ def test_the_chart_has_a_line_a_run_the_marks_and_the_chance_level():
     points = spec["datasets"]["points"]
     assert {(row["run"], row["length"]) for row in points} == {(n, c.length) for n, e in BOTH.items() for c in e.counts}
     assert "strokeDash" in text
+
+
+def test_equal_lines_do_not_hide_each_other(tmp_path):
+    svg = plot(dict.fromkeys(("joint", "dat", "third"), HOLDS), tmp_path / "a.svg").read_text()
+    lines = re.findall(
+        r'aria-roledescription="line mark" d="([^"]+)" stroke="([^"]+)".*?stroke-dasharray="([^"]+)"', svg
+    )
+    drawn, colors, dashes = zip(*lines, strict=True)
+    assert len(set(drawn)) == 1
+    assert len(set(colors)) == len(set(dashes)) == 3
+    gaps = [dash.split(",")[1] != "0" for dash in dashes]
+    assert gaps == [False, True, True]  # in the order of drawing: what lies below shows in the gaps of what lies above
+    points = re.findall(r'aria-roledescription="point" transform="translate\(0,0\)" d="([^"]+)"', svg)
+    widest = [max(map(float, re.findall(r"[\d.]+", path)[:2])) for path in points]  # a corner, from the middle
+    assert len({re.sub(r"[\d.,-]", "", path) for path in points}) == 3
+    assert widest == sorted(widest, reverse=True)
+    assert all(above < 0.9 * below for below, above in pairwise(widest))
+
+
+def test_lines_that_meet_in_the_terminal_take_turns(capsys):
+    other = evaluation({10: 1.0, 25: 1.0, 40: 0.5})
+    print_chart(Console(width=90), {"joint": HOLDS, "dat": HOLDS, "third": other})
+    drawn = capsys.readouterr().out
+    assert "oxox" in drawn
+    assert "xox+" in drawn or "ox+o" in drawn
+    assert "++" in drawn
+    assert all(f" {length}" in drawn for length in (10, 25, 50, 75, 200))
 
 
 def text_of(*things, width=100) -> str:
@@ -124,6 +152,24 @@ def test_the_sentence_says_what_the_numbers_say(joint, dat, words):
 )
 def test_a_run_in_a_sentence(seen, words):
     assert describe("It", seen) == f"It {words}"
+
+
+@pytest.mark.parametrize(
+    ("untrained", "withheld", "why"),
+    [
+        (False, (), ""),
+        (True, (), " The loss jumps there, because attention comes in untrained."),
+        (False, ("recall",), " The loss jumps there, because recall is asked from then on."),
+        (
+            True,
+            ("a", "b"),
+            " The loss jumps there, because attention comes in untrained and a and b are asked from then on.",
+        ),
+    ],
+)
+def test_the_switch_in_a_sentence_says_why_the_loss_jumps(untrained, withheld, why):
+    said = describe_switch(900, "step 900 was reached", untrained=untrained, withheld=withheld)
+    assert said == f"Attention was let in at step 900: step 900 was reached.{why}"
 
 
 HOSTILE = "</script><script>document.title='owned'</script>"

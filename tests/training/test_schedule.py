@@ -6,8 +6,8 @@ from math import cos, pi
 import pytest
 import torch
 
-from latebloom import Phase
-from latebloom.training.schedule import learning_rate
+from latebloom import Delay, Phase, Training, at_fraction, at_step
+from latebloom.training.schedule import learning_rate, unfinished_warmups
 from latebloom.training.trainer import Trainer
 
 
@@ -56,3 +56,19 @@ def test_joint_training_is_one_phase(tiny):
     assert trainer.phase_name == "full"
     assert max(seen) == pytest.approx(3e-3)
     assert seen[4:] == sorted(seen[4:], reverse=True)
+
+
+def test_a_phase_that_ends_within_its_warm_up_is_named_and_no_other():
+    short = Phase(warmup=40)
+    training = Training(steps=100, delayed=Phase(warmup=200), full=short)
+    assert unfinished_warmups(training, None) == []
+    assert unfinished_warmups(replace(training, steps=30), None) == [
+        "training.full.warmup: a warm-up of 40 steps in a phase of 30 ends at 75% of the learning rate; "
+        "set training.full.warmup=3, for example"
+    ]
+    (sentence,) = unfinished_warmups(training, Delay(until=at_fraction(0.5)))
+    assert sentence.startswith("training.delayed.warmup: a warm-up of 200 steps in a phase of 50 ends at 25%")
+    late = unfinished_warmups(training, Delay(until=at_step(60)))
+    assert [sentence.split(":")[0] for sentence in late] == ["training.delayed.warmup", "training.full.warmup"]
+    unwarmed = replace(training, delayed=Phase(warmup=0), full=Phase(warmup=0))
+    assert unfinished_warmups(unwarmed, Delay(until=at_step(99))) == []

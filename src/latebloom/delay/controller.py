@@ -243,10 +243,10 @@ def _build_gates(model: nn.Module, found: Found, example: Mapping[str, Any] | No
             after = find_norm_after(root, name.removeprefix(prefix), module, known)
             afters[name] = None if after is None else (prefix + after[0], after[1])
     for name, module in found.matched.items():
+        owner = model.get_submodule(name.rpartition(".")[0])
         if is_own(module):
-            gates.append(OwnGate(name, module))
+            gates.append(OwnGate(name, module, owner))
         else:
-            owner = model.get_submodule(name.rpartition(".")[0])
             gates.append(OutputGate(name, module, owner, afters.get(name), checked=name in afters))
     return gates
 

@@ -44,6 +44,7 @@ def survey(model: nn.Module) -> Found:
     matched: dict[str, nn.Module] = {}
     passed_over: dict[str, str] = {}
     layer_types = _layer_types(model)
+    own_recurrences = [name for name, module in model.named_modules() if getattr(module, "role", None) == "recurrence"]
     for name, module in model.named_modules():
         if any(name.startswith(f"{outer}.") for outer in matched):
             continue  # part of an attention that is matched already
@@ -52,7 +53,7 @@ def survey(model: nn.Module) -> Found:
             continue
         if verdict == "":
             matched[name] = module
-        else:
+        elif not any(name.startswith(f"{part}.") for part in own_recurrences):
             passed_over[name] = verdict
     return Found(matched, passed_over)
 
@@ -62,13 +63,19 @@ def is_own(module: nn.Module) -> bool:
     return getattr(module, "role", None) == "attention" and hasattr(module, "gate")
 
 
+def class_name(module: nn.Module) -> str:
+    """The class that a user knows a part by: in a part with a role, that of its body behind the norm."""
+    body = getattr(module, "body", None)
+    return type(body if hasattr(module, "role") and isinstance(body, nn.Module) else module).__name__
+
+
 def _judge(name: str, module: nn.Module, layer_types: list[str] | None) -> str | None:
     """ "" for attention, a reason for a mixer that is none, None for anything else."""
     if is_own(module):
         return ""
     if isinstance(module, nn.MultiheadAttention):
         return ""
-    kind = type(module).__name__
+    kind = class_name(module)
     if kind.endswith("Attention"):
         if getattr(module, "is_causal", None) is not True:
             return f"{kind} is not causal softmax attention (is_causal is {getattr(module, 'is_causal', 'absent')})"

@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from latebloom.delay.find import class_name
+
 Value = float | Tensor
 CACHES = ("past_key_values", "past_key_value", "layer_past", "cache_params", "cache")
 
@@ -30,7 +32,7 @@ class Gate(ABC):
     def set(self, value: Value) -> None: ...
 
     def __repr__(self) -> str:
-        return f"{self.name}: {type(self.module).__name__}"
+        return f"{self.name}: {class_name(self.module)}"
 
     def remove(self) -> None:
         """Leave the module as it was found."""
@@ -42,6 +44,13 @@ class OwnGate(Gate):
 
     Between processes it is closed by a zero that scales instead: see `_between_processes`.
     """
+
+    def __init__(self, name: str, module: nn.Module, owner: nn.Module) -> None:
+        super().__init__(name, module)
+        self._place = _neighbours(module, list(owner.children()))
+
+    def __repr__(self) -> str:
+        return super().__repr__() + self._place
 
     def set(self, value: Value) -> None:
         if isinstance(value, float) and value == 0.0 and _between_processes():
@@ -144,6 +153,18 @@ class NormGate(Gate):
         if isinstance(self.value, float):
             return self._original(x, *positional, **named) if self.value == 1.0 else x
         return self._original(x, *positional, **named) * self.value
+
+
+def _neighbours(module: nn.Module, parts: list[nn.Module]) -> str:
+    """Where a part stands in its block, in words, as far as its neighbours say what they are."""
+    place = next(i for i, part in enumerate(parts) if part is module)
+    before, after = (
+        [f"the {part.role}" for part in found if hasattr(part, "role")]
+        for found in (parts[max(0, place - 1) : place], parts[place + 1 : place + 2])
+    )
+    if before and after:
+        return f", between {before[0]} and {after[0]}"
+    return f", behind {before[0]}" if before else f", before {after[0]}" if after else ""
 
 
 def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:

@@ -27,7 +27,7 @@ class Moment:
 
 
 class Trigger(Chosen, ABC):
-    """Decides when attention is let in."""
+    """Decides when attention is let in. One with a `name` can stand in the configuration of a run."""
 
     @abstractmethod
     def decide(self, moment: Moment, memory: dict[str, Any]) -> str | None:
@@ -124,7 +124,6 @@ class WhenBeyond(Trigger):
 class AtTokens(Trigger):
     """Switch after a number of tokens, or at the latest step."""
 
-    name: Literal["at_tokens"] = "at_tokens"
     tokens: int
     """Tokens without attention."""
     latest: int
@@ -150,7 +149,6 @@ class AtTokens(Trigger):
 class WhenPlateau(Trigger):
     """Switch when a reported metric has stopped falling, or at the latest step."""
 
-    name: Literal["when_plateau"] = "when_plateau"
     latest: int
     """Switch here even if the metric still falls."""
     patience: int = 5
@@ -196,6 +194,10 @@ class WhenTrue(Trigger):
 
     def latest_step(self, steps: int | None) -> int:
         return self.latest
+
+
+IN_YOUR_OWN_LOOP: dict[str, type[Trigger]] = {"at_tokens": AtTokens, "when_plateau": WhenPlateau, "when": WhenTrue}
+"""Triggers that must be told of something, and so have no name in a configuration."""
 
 
 def _latest(moment: Moment, latest: int, awaited: str) -> str | None:

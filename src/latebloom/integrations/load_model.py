@@ -12,7 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from latebloom.config import load_config
 from latebloom.errors import ConfigError, unknown
+from latebloom.models import Model, SequenceModel
+from latebloom.training.checkpoint import latest_checkpoint, load_checkpoint
+from latebloom.training.folder import RunFolder, run_around
+from latebloom.validation import read_settings
 
 LARGEST = 2_000_000_000
 """Models with more parameters than this are looked at without their weights."""
@@ -23,14 +28,19 @@ def load_model(path: str | Path) -> tuple[nn.Module, str]:
     """The model at a path, and words that say where its weights come from."""
     path = Path(path)
     if not path.exists():
-        raise ConfigError(f"inspect: there is no {path}")
+        raise ConfigError(f"inspect: there is no {path} on this machine; give a folder or a config.json")
+    if path.is_dir() and not (path / "config.json").exists():
+        checkpoint = path if (path / "state.json").exists() else latest_checkpoint(path)
+        if checkpoint is not None:
+            return _checkpoint(checkpoint)
     file = path / "config.json" if path.is_dir() else path
     if not file.exists():
         raise ConfigError(f"inspect: {path} holds no model: there is no config.json in it")
     try:
         data = json.loads(file.read_text())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"inspect: {file} cannot be read as JSON ({_first_line(error)})") from None
+        hint = "" if path.is_dir() else "; give a folder or a config.json"
+        raise ConfigError(f"inspect: {file} cannot be read as JSON ({_first_line(error)}){hint}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"inspect: {file} is not the configuration of a model; it holds no settings by name")
     folder = path if path.is_dir() else None
@@ -45,16 +55,16 @@ def load_model(path: str | Path) -> tuple[nn.Module, str]:
 
 
 def _own(data: dict[str, Any], file: Path, folder: Path | None) -> tuple[nn.Module, str]:
-    """A saved model or a run of this package; the first weights where it has none yet."""
-    from latebloom.config import load_config
-    from latebloom.models import Model, SequenceModel
-    from latebloom.validation import read_settings
-
+    """A saved model or a run of this package; of one that is not finished the newest checkpoint, or first weights."""
     is_saved_model = data.get("library") == "latebloom"
     saved = folder if is_saved_model or folder is None else folder / "model"
     if saved is not None and (saved / "model.safetensors").exists():
         return SequenceModel.from_pretrained(saved), f"those in {saved}"
     if not is_saved_model:
+        newest = None if folder is None else latest_checkpoint(RunFolder(folder).checkpoints)
+        if newest is not None:
+            model, weights = _checkpoint(newest)
+            return model, f"{weights}, the newest checkpoint; the run has no finished model"
         config = load_config(file)
         torch.manual_seed(config.seed)
         return SequenceModel(config.model, config.task.vocabulary_size), RANDOM
@@ -63,6 +73,18 @@ def _own(data: dict[str, Any], file: Path, folder: Path | None) -> tuple[nn.Modu
         raise ConfigError(f"inspect: {file}: vocabulary_size: {size!r} is not a number of tokens")
     torch.manual_seed(0)
     return SequenceModel(read_settings(Model, data.get("model"), "model"), size), RANDOM
+
+
+def _checkpoint(path: Path) -> tuple[nn.Module, str]:
+    """The weights that a run had at a step."""
+    run = run_around(path)
+    if run is None:
+        raise ConfigError(f"inspect: {path} is a checkpoint outside its run, whose config.json says what the model is")
+    config = RunFolder(run).read_config()
+    tensors, state = load_checkpoint(path, config.hash)
+    model = SequenceModel(config.model, config.task.vocabulary_size)
+    model.load_state_dict(tensors["model"])
+    return model, f"those in {path}, of step {state['step']} of {config.training.steps}"
 
 
 def _foreign(data: dict[str, Any], file: Path, folder: Path | None) -> tuple[nn.Module, str]:

@@ -8,34 +8,18 @@ so a reporter that shall show them is given after this one: `callbacks=[DelayedA
 """
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from latebloom.delay.controller import DelayedAttention, Hold
-from latebloom.delay.find import Where
-from latebloom.delay.triggers import AtTokens, Trigger, WhenPlateau
+from latebloom.delay.triggers import AtTokens, WhenPlateau
 from latebloom.errors import ConfigError
+from latebloom.integrations.callback import DelayCallback
 
 
-class DelayedAttentionCallback(TrainerCallback, ExportableState):
+class DelayedAttentionCallback(DelayCallback, TrainerCallback, ExportableState):
     """Holds the model's attention back until the trigger fires."""
-
-    def __init__(
-        self,
-        until: Trigger,
-        *,
-        hold: Hold = "bypass",
-        ramp_steps: int = 0,
-        where: Where | None = None,
-        measure: Callable[[float], float] | None = None,
-    ) -> None:
-        self.until, self.ramp_steps, self.where, self.measure = until, ramp_steps, where, measure
-        self.hold: Hold = hold
-        self.delay: DelayedAttention | None = None
-        self._attached = False
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
         if args.restore_callback_states_from_checkpoint:
@@ -52,24 +36,9 @@ class DelayedAttentionCallback(TrainerCallback, ExportableState):
         callbacks: Any = state.stateful_callbacks  # by name, once training begins
         saved = callbacks.get(type(self).__name__)
         if state.global_step > 0 and saved is None:
-            raise ConfigError(
-                f"delay: the checkpoint at step {state.global_step} was saved without {type(self).__name__}, so it "
-                "does not say whether attention was let in"
-            )
-        self._detach()  # of a training before this one that did not come to its end
-        self.delay = DelayedAttention(
-            parts["model"],
-            parts["optimizer"],
-            until=self.until,
-            hold=self.hold,
-            ramp_steps=self.ramp_steps,
-            steps=state.max_steps,
-            measure=self.measure,
-            where=self.where,
-        )
-        self._attached = True
-        if state.global_step > 0:
-            self.delay.load_state_dict(saved["attributes"]["delay_state"])
+            raise self._refuse_to_guess(state.global_step)
+        resumed = saved["attributes"]["delay_state"] if state.global_step > 0 else None
+        self._begin(parts["model"], parts["optimizer"], state.max_steps, resumed)
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
@@ -90,29 +59,18 @@ class DelayedAttentionCallback(TrainerCallback, ExportableState):
             state.log_history[-1].update(seen)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
-        if self.delay is None:
-            return
         best = state.best_global_step if args.load_best_model_at_end else None
-        if self.delay.holding:
-            warnings.warn(
-                "delay: training ended before attention was let in; it is still left out and was never trained",
-                stacklevel=2,
-            )
-        elif best is not None and self.delay.switch_step is not None and best < self.delay.switch_step:
-            warnings.warn(
-                f"delay: the best model is of step {best}, before attention was let in at step "
-                f"{self.delay.switch_step}; attention is left out again, as it was never trained in it",
-                stacklevel=2,
-            )
-            self.delay.load_state_dict({**self.delay.state_dict(), "switch_step": None, "switch_reason": None})
-        else:
-            self._detach()
+        switch = None if self.delay is None else self.delay.switch_step
+        if self.delay is None or best is None or switch is None or best >= switch:
+            self._end()
+            return
+        warnings.warn(
+            f"delay: the best model is of step {best}, before attention was let in at step {switch}; attention is left "
+            "out again, as it was never trained in it",
+            stacklevel=2,
+        )
+        self.delay.load_state_dict({**self.delay.state_dict(), "switch_step": None, "switch_reason": None})
 
     def state(self) -> dict[str, Any]:
         """What Trainer writes into a checkpoint for this callback."""
         return {"args": {}, "attributes": {"delay_state": None if self.delay is None else self.delay.state_dict()}}
-
-    def _detach(self) -> None:
-        if self.delay is not None and self._attached:
-            self.delay.remove()
-        self._attached = False

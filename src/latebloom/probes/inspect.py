@@ -10,7 +10,7 @@ from typing import Any, Literal
 from torch import nn
 
 from latebloom.delay.controller import example_of
-from latebloom.delay.find import Where, find_attention, is_own, survey
+from latebloom.delay.find import Where, class_name, find_attention, is_own, survey
 from latebloom.delay.place import find_norm_after
 from latebloom.errors import ConfigError
 from latebloom.probes.grouping import joined_paths, pattern
@@ -178,21 +178,18 @@ def _rows(model: nn.Module, kinds: dict[str, Kind], notes: dict[str, str], held:
     for name, module in modules.items():
         if any(not above or name.startswith(f"{above}.") for above in shown) and name not in held:
             continue
-        class_name = type(module).__name__
+        kind_of_part = class_name(module)
         if name in kinds:
-            class_name += (
-                f"({type(module.body).__name__})" if hasattr(module, "role") and hasattr(module, "body") else ""
-            )
             shown.append(name)
             size = inner[name] if name in inner else count(module, True)
-            yield Row(name, kinds[name], class_name, size, name in held, notes.get(name, ""))
+            yield Row(name, kinds[name], kind_of_part, size, name in held, notes.get(name, ""))
         elif is_above_mixer(name) or (not name and mixers == []):
             if own := count(module, False):
-                yield Row(name, "other", class_name, own, False, "parameters of its own")
+                yield Row(name, "other", kind_of_part, own, False, "parameters of its own")
         elif any(True for _ in module.parameters()):
             shown.append(name)
             size = count(module, True)
-            yield Row(name, "other", class_name, size, False, "" if size else "shares its weights with another part")
+            yield Row(name, "other", kind_of_part, size, False, "" if size else "shares its weights with another part")
 
 
 def _one_line(error: Exception) -> str:

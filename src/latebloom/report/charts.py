@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,11 @@ from latebloom.report.theme import chart_config
 Spec = dict[str, Any]
 """A chart as Vega-Lite reads it."""
 FORMATS = ("png", "svg", "pdf", "html")
+# Equal lines must not hide each other: the first is solid and each after it leaves gaps in which the ones below show;
+# points grow smaller in the same order, each of a shape of its own.
+DASHES = ([1, 0], [12, 8], [5, 5], [8, 4, 2, 6], [2, 8], [3, 9], [16, 6, 4, 6], [6, 14])
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
+SMALLEST_POINT, POINT, LARGEST_POINT, SHRINK = 20, 55, 160, 0.55
 HOVER = "hover"
 """The name of a layer that is not to be seen, only to answer the pointer."""
 
@@ -120,7 +126,11 @@ def length_chart(
 
     lengths = sorted({point.length for point in points})
     shown = list(dict.fromkeys(point.run for point in points))
-    color = run_color(alt, shown, names or shown)
+    names = list(names or shown)
+    points = sorted(points, key=lambda point: names.index(point.run))  # also the order of drawing
+    legend = _legend(alt, shown, symbolSize=130, symbolStrokeWidth=0)
+    color = _by_run(alt, alt.Color, names, legend)
+    dash, shape = _by_run(alt, alt.StrokeDash, names, legend, DASHES), _by_run(alt, alt.Shape, names, legend, SHAPES)
     x = alt.X(
         "length:Q",
         title="length (items in a sequence)",
@@ -142,29 +152,44 @@ def length_chart(
         base.transform_filter("datum.low !== null")
         .mark_area(opacity=0.2)
         .encode(x=x, y=alt.Y("low:Q", title=""), y2="high:Q", color=color),
-        base.mark_line(strokeWidth=2.5).encode(x=x, y=y, color=color),
-        base.mark_point(filled=True, size=55, opacity=1).encode(x=x, y=y, color=color, tooltip=tooltip),
+        base.mark_line(strokeWidth=2.5).encode(x=x, y=y, color=color, strokeDash=dash),
+        base.mark_point(filled=True, opacity=0.9, strokeWidth=0).encode(
+            x=x, y=y, color=color, shape=shape, size=alt.Size("size:Q", scale=None), tooltip=tooltip
+        ),
     ]
-    return finished(alt, layers, [point.to_row() for point in points], title)
+    sizes = _sizes([name for name in names if name in shown])
+    return finished(alt, layers, [point.to_row() | {"size": sizes[point.run]} for point in points], title)
 
 
 def run_color(alt: Any, shown: Sequence[str], names: Sequence[str]) -> Any:
     """A colour for each of the names, and a legend of those that are shown."""
-    return alt.Color(
-        "run:N",
-        scale=alt.Scale(domain=list(names)),
-        legend=alt.Legend(
-            title=None,
-            values=list(shown),
-            orient="top",
-            offset=24,
-            symbolType="stroke",
-            symbolStrokeWidth=4,
-            symbolOpacity=1,
-            columns=alt.ExprRef("width < 480 ? 2 : 4"),
-            labelLimit=alt.ExprRef("width < 480 ? width / 2 - 24 : width / 4 + 60"),
-        ),
+    return _by_run(alt, alt.Color, names, _legend(alt, shown, symbolType="stroke", symbolStrokeWidth=4))
+
+
+def _by_run(alt: Any, channel: Any, names: Sequence[str], legend: Any, values: Sequence[Any] = ()) -> Any:
+    """A channel that tells runs apart; values are dealt out in order, and again from the second on."""
+    dealt = list(islice(chain(values[:1], cycle(values[1:])), len(names)))
+    scale = alt.Scale(domain=list(names), range=dealt) if dealt else alt.Scale(domain=list(names))
+    return channel("run:N", scale=scale, legend=legend)
+
+
+def _legend(alt: Any, shown: Sequence[str], **symbols: Any) -> Any:
+    return alt.Legend(
+        title=None,
+        values=list(shown),
+        orient="top",
+        offset=24,
+        symbolOpacity=1,
+        columns=alt.ExprRef("width < 480 ? 2 : 4"),
+        labelLimit=alt.ExprRef("width < 480 ? width / 2 - 24 : width / 4 + 60"),
+        **symbols,
     )
+
+
+def _sizes(drawn: Sequence[str]) -> dict[str, float]:
+    """The size of each run's points, in the order of drawing; in the data, for a scale would space them evenly."""
+    largest = min(LARGEST_POINT, POINT / SHRINK ** (len(drawn) - 1))
+    return {name: max(SMALLEST_POINT, largest * SHRINK**i) for i, name in enumerate(drawn)}
 
 
 def finished(alt: Any, layers: Sequence[Any], points: list[dict[str, Any]], title: str, height: int = 320) -> Spec:

@@ -1,6 +1,7 @@
 """Results in a terminal: a chart of characters and tables."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import cycle
 
 from rich.console import Console
 from rich.table import Table
@@ -12,18 +13,40 @@ MARKS = (("o", "red"), ("x", "cyan"), ("+", "yellow"), ("*", "green"), ("#", "ma
 
 
 def print_chart(console: Console, evaluations: Mapping[str, Evaluation]) -> None:
-    """Accuracy by length, drawn with characters."""
+    """Accuracy by length, drawn with characters; where lines meet, their characters take turns."""
+    first = next(iter(evaluations.values()))
+    lines = list(zip(cycle(MARKS), evaluations.values(), strict=False))
+    legend = Text("all answers right, by length:")
+    for ((marker, color), _), name in zip(lines, evaluations, strict=True):
+        legend.append(f"   {marker} ").append(name, style=color)
+    console.print(legend)
+    # What is drawn last is seen whole, so that every line is drawn last once.
+    width = min(console.width, 90)
+    pictures = [_drawn([*lines[i + 1 :], *lines[: i + 1]], first, width) for i in range(len(lines))]
+    for rows in zip(*pictures, strict=True):
+        merged = Text()
+        for column, cells in enumerate(zip(*(row.plain for row in rows), strict=True)):
+            seen = [i for i, (mark, _) in enumerate(lines) if cells[i] == mark[0]]
+            merged.append_text(rows[seen[column % len(seen)] if seen else 0][column])
+        console.print(merged)
+    console.print(
+        f"upright lines: the training length {first.training_length} and {CLAIM}x; "
+        f"level line: guessing, {first.chance_all:.1%}",
+        style="dim",
+        highlight=False,
+    )
+
+
+def _drawn(lines: Sequence[tuple[tuple[str, str], Evaluation]], first: Evaluation, width: int) -> list[Text]:
+    """The rows of a chart with a line for each evaluation, later ones over earlier ones; the axes are the first's."""
     import plotext as plt
 
-    first = next(iter(evaluations.values()))
     plt.clear_figure()
     plt.theme("clear")
-    plt.plot_size(min(console.width, 90), 20)
-    legend = Text("all answers right, by length:")
-    for (marker, color), (name, evaluation) in zip(MARKS, evaluations.items(), strict=False):
+    plt.plot_size(width, 20)
+    for (marker, color), evaluation in lines:
         counts = evaluation.counts
         plt.plot([c.length for c in counts], [100 * c.accuracy for c in counts], marker=marker, color=color)
-        legend.append(f"   {marker} ").append(name, style=color)
     for multiple in (1, CLAIM):
         plt.vline(multiple * first.training_length, "gray")
     plt.hline(100 * first.chance_all, "gray")
@@ -31,14 +54,7 @@ def print_chart(console: Console, evaluations: Mapping[str, Evaluation]) -> None
     plt.xticks(first.lengths, [str(length) for length in first.lengths])
     plt.ylim(0, 100)
     plt.yticks([0, 25, 50, 75, 100], ["0%", "25%", "50%", "75%", "100%"])
-    console.print(legend)
-    console.print(Text.from_ansi(plt.build()))
-    console.print(
-        f"upright lines: the training length {first.training_length} and {CLAIM}x; "
-        f"level line: guessing, {first.chance_all:.1%}",
-        style="dim",
-        highlight=False,
-    )
+    return list(Text.from_ansi(plt.build()).split())
 
 
 def say(console: Console, text: str) -> None:

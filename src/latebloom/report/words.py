@@ -30,6 +30,15 @@ def describe(name: str, evaluation: Evaluation) -> str:
     return f"{text} and is at {evaluation.accuracy(longer):.0%} at {longer}."
 
 
+def describe_switch(step: int, reason: str, *, untrained: bool, withheld: Sequence[str]) -> str:
+    """When and why attention was let in, and why the loss jumps there, if it does."""
+    causes = ["attention comes in untrained"] if untrained else []
+    if withheld:
+        causes.append(f"{' and '.join(withheld)} {'are' if len(withheld) > 1 else 'is'} asked from then on")
+    jump = f" The loss jumps there, because {' and '.join(causes)}." if causes else ""
+    return f"Attention was let in at step {step}: {reason}.{jump}"
+
+
 def compare(joint: Evaluation, dat: Evaluation, switch_step: int | None, multiple: int = CLAIM) -> str:
     """Joint training against delayed attention: what was seen at a multiple of the training length."""
     start = joint.training_length

@@ -41,8 +41,16 @@ class RunFolder:
         return self.result_file.exists()
 
     def read_config(self) -> RunConfig:
-        if not self.config_file.exists():
-            raise CheckpointError(f"{self.path} holds no run: there is no config.json in it")
+        """The configuration of the run; where there is none, an error that names the run that may have been meant."""
+        if not _describes_run(self.config_file):
+            around = run_around(self.path)
+            if around is not None:
+                raise CheckpointError(f"{self.path} is inside a run; give the run's folder, {around}")
+            if self.config_file.exists():
+                raise CheckpointError(f"{self.path} holds no run: its config.json is damaged or of something else")
+            below = [str(file.parent) for file in sorted(self.path.glob("*/config.json")) if _describes_run(file)]
+            meant = f"; the runs below it are {', '.join(below)}" if below else ""
+            raise CheckpointError(f"{self.path} holds no run: there is no config.json in it{meant}")
         return load_config(self.config_file)
 
     def read_json(self, file: Path) -> Any:
@@ -87,6 +95,23 @@ class RunFolder:
         if not self.is_finished:
             before = self.read_json(environment_file)
             write_json(environment_file, before | {"resumed": [*before["resumed"], here]})
+
+
+def run_around(path: Path) -> Path | None:
+    """The folder of the run that a file or folder lies in; None if it lies in none."""
+    for parent in Path(os.path.abspath(path)).parents:
+        if _describes_run(parent / "config.json"):
+            return Path(os.path.relpath(parent)) if not path.is_absolute() else parent
+    return None
+
+
+def _describes_run(file: Path) -> bool:
+    """Whether a config.json is that of a run, and not that of a model or of another program."""
+    try:
+        data = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(data, dict) and {"task", "training"} <= data.keys()
 
 
 class MetricsFile:

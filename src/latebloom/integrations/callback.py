@@ -1,0 +1,72 @@
+"""What the callbacks for different trainers share: settings first, and a delay while training lasts."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from latebloom.delay.controller import DelayedAttention, Hold
+from latebloom.delay.find import Where
+from latebloom.delay.triggers import Trigger
+from latebloom.errors import ConfigError
+
+
+class DelayCallback:
+    """Holds the settings of a delay until a trainer has a model and an optimizer for it."""
+
+    def __init__(
+        self,
+        until: Trigger,
+        *,
+        hold: Hold = "bypass",
+        ramp_steps: int = 0,
+        where: Where | None = None,
+        measure: Callable[[float], float] | None = None,
+        example: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.until = until
+        self._settings: dict[str, Any] = {
+            "hold": hold,
+            "ramp_steps": ramp_steps,
+            "where": where,
+            "measure": measure,
+            "example": example,
+        }
+        self.delay: DelayedAttention | None = None
+        self._attached = False
+
+    def _begin(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int | None, state: dict[str, Any] | None
+    ) -> None:
+        """Hold attention back, or go on from a state."""
+        self._detach()  # of a training before this one that did not come to its end
+        self.delay = DelayedAttention(model, optimizer, until=self.until, steps=steps, **self._settings)
+        self._attached = True
+        if state is not None:
+            self.delay.load_state_dict(state)
+
+    def _refuse_to_guess(self, step: int) -> ConfigError:
+        """The error for a checkpoint without the state of a delay."""
+        return ConfigError(
+            f"delay: the checkpoint at step {step} was saved without {type(self).__name__}, so it does not say whether "
+            "attention was let in"
+        )
+
+    def _end(self) -> None:
+        """Leave the model as it was found, unless attention is still left out: then say so."""
+        if self.delay is None:
+            return
+        if not self.delay.holding:
+            self._detach()
+            return
+        warnings.warn(
+            "delay: training ended before attention was let in; it is still left out and was never trained",
+            stacklevel=3,
+        )
+
+    def _detach(self) -> None:
+        if self.delay is not None and self._attached:
+            self.delay.remove()
+        self._attached = False
