@@ -48,6 +48,7 @@ def complaint(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 TRAIN = ("train", "--recipe", "demo-dat")
 WRONG = {
     "a number that is none": ((*TRAIN, "--seed", "1.5"), "--seed: '1.5' is not possible; it must be a whole number"),
+    "seconds that are none": (("bench", "--seconds", "x"), "--seconds: 'x' is not possible; it must be a number (see"),
     "a seed below 0": ((*TRAIN, "--seed", "-1"), "seed: -1 is not possible; it must be from 0 to 2^63 - 1"),
     "too large a seed": (("demo", "--seed", "9" * 20), f"seed: {'9' * 20} is not possible; it must be from 0 to 2^63"),
     "an option of another command": (("evaluate", "run", "--seed", "3"), "; latebloom evaluate has no --seed"),

@@ -56,7 +56,8 @@ def _plainly(text: str) -> str:
     """tyro's first paragraph without its words for types and places."""
     wrong = re.match(r"Error parsing (\S+): .*?(['\"])(.*)\2", text)
     if wrong:
-        return f"{wrong.group(1)}: {wrong.group(3)!r} is not possible; it must be a whole number"
+        kind = "a number" if "float" in text.lower() else "a whole number"
+        return f"{wrong.group(1)}: {wrong.group(3)!r} is not possible; it must be {kind}"
     missing = re.match(r"Missing value for argument '(\S+)'", text)
     if missing:
         name = missing.group(1)
