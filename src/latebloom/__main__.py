@@ -5,12 +5,16 @@ What the commands need takes seconds to import; Ctrl-C is heeded here before any
 
 import os
 import sys
+from io import TextIOWrapper
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; Ctrl-C is one line and exit status 130, at whatever moment it comes."""
     try:
         _leave_when_interrupted()
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a terminal that cannot show a sign is no reason to fail
         from latebloom import cli
 
         cli.main(arguments)

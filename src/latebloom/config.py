@@ -4,7 +4,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,9 @@ def load_config(path: str | Path) -> RunConfig:
         raise ConfigError(f"config: {path} cannot be read ({error})") from None
     except json.JSONDecodeError as error:
         raise ConfigError(f"config: {path} is not JSON (line {error.lineno}: {error.msg})") from None
+    names = [f.name for f in fields(RunConfig)]
+    if isinstance(data, dict) and data and data.keys().isdisjoint(names):
+        raise ConfigError(f"config: {path} is not the configuration of a run; it has none of {', '.join(names)}")
     return read_settings(RunConfig, data)
 
 

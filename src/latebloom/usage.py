@@ -26,10 +26,10 @@ def changes_last(words: list[str]) -> list[str]:
 
 def one_sentence(box: str, words: list[str]) -> str:
     """What a box says about the words of a command: its first paragraph in plain words, and what was meant perhaps."""
-    lines = [line.strip("│ \t") for line in box.splitlines()[1:-1]]
+    lines = [line.strip("│╰╯ \t") for line in box.splitlines()[1:]]  # the first is the title
     paragraphs: list[list[str]] = [[]]
     for line in lines:
-        if re.fullmatch(r"─*", line):  # a rule or an empty line
+        if re.fullmatch(r"[─-]*", line):  # a rule, of hyphens where the terminal has no others, or an empty line
             paragraphs.append([])
         else:
             paragraphs[-1].append(line)
@@ -38,14 +38,16 @@ def one_sentence(box: str, words: list[str]) -> str:
     is_command = bool(words) and not any(hint.startswith("Available subcommands") for hint in said)
     command = words[0] if is_command else ""
     for hint in said[1:]:
-        near = re.match(r"Perhaps you meant: (--\S+)", hint)
-        if near and near.group(1) in words:
-            sentence += f"; latebloom {command} has no {near.group(1)}"
+        near = re.findall(r"--[\w-]+", hint) if hint.startswith("Perhaps you meant") else []
+        misplaced = [option for option in near if option in words]
+        if misplaced:
+            sentence += f"; latebloom {command} has no {misplaced[0]}"
         elif near:
-            sentence += f"; did you mean {near.group(1)}?"
+            sentence += f"; did you mean {near[0]}?"
         elif hint.startswith("Available subcommands"):
             sentence += f"; a{hint[1:]}"
-    if sentence.startswith("Unrecognized") and ";" not in sentence and command in HINTS:
+    is_open = "did you mean" not in sentence if command in WITH_CHANGES else ";" not in sentence
+    if sentence.startswith("Unrecognized") and is_open and command in HINTS:
         sentence += f"; {HINTS[command]}"
     return f"{sentence} (see latebloom {command} --help)".replace("  ", " ")
 
@@ -54,7 +56,8 @@ def _plainly(text: str) -> str:
     """tyro's first paragraph without its words for types and places."""
     wrong = re.match(r"Error parsing (\S+): .*?(['\"])(.*)\2", text)
     if wrong:
-        return f"{wrong.group(1)}: {wrong.group(3)!r} is not possible; it must be a whole number"
+        kind = "a number" if "float" in text.lower() else "a whole number"
+        return f"{wrong.group(1)}: {wrong.group(3)!r} is not possible; it must be {kind}"
     missing = re.match(r"Missing value for argument '(\S+)'", text)
     if missing:
         name = missing.group(1)

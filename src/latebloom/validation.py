@@ -10,6 +10,8 @@ from latebloom.choice import Chosen
 from latebloom.errors import ConfigError
 
 S = TypeVar("S")
+LONGEST_VALUE = 80
+"""Characters of a value that an error repeats."""
 
 
 def read_settings(kind: type[S], data: Any, path: str = "") -> S:
@@ -48,6 +50,7 @@ def _sentence(kind: type, data: Any, path: str, detail: Any) -> str:
     names, owner, here_kind, here = _place(kind, data, detail["loc"])
     field = ".".join(filter(None, [path, *names]))
     message, value = detail["msg"], json.dumps(here, default=str)
+    value = value if len(value) <= LONGEST_VALUE else f"{value[:LONGEST_VALUE]}..."
     match detail["type"]:
         case "value_error":
             # A check within a section names its own field, and a check of the whole run the full path.

@@ -9,6 +9,8 @@ from rich.text import Text
 
 from latebloom.evaluation.result import CLAIM, Evaluation
 
+PLAIN = str.maketrans("─│┌┐└┘├┤┬┴┼", "-|:::::::::")
+"""Frames and rules for terminals that know no others; no sign of MARKS is among them."""
 MARKS = (("o", "red"), ("x", "cyan"), ("+", "yellow"), ("*", "green"), ("#", "magenta"))
 
 
@@ -21,8 +23,8 @@ def print_chart(console: Console, evaluations: Mapping[str, Evaluation]) -> None
         legend.append(f"   {marker} ").append(name, style=color)
     console.print(legend)
     # What is drawn last is seen whole, so that every line is drawn last once.
-    width = min(console.width, 90)
-    pictures = [_drawn([*lines[i + 1 :], *lines[: i + 1]], first, width) for i in range(len(lines))]
+    width, plain = min(console.width, 90), not console.encoding.lower().startswith("utf")
+    pictures = [_drawn([*lines[i + 1 :], *lines[: i + 1]], first, width, plain) for i in range(len(lines))]
     for rows in zip(*pictures, strict=True):
         merged = Text()
         for column, cells in enumerate(zip(*(row.plain for row in rows), strict=True)):
@@ -37,7 +39,9 @@ def print_chart(console: Console, evaluations: Mapping[str, Evaluation]) -> None
     )
 
 
-def _drawn(lines: Sequence[tuple[tuple[str, str], Evaluation]], first: Evaluation, width: int) -> list[Text]:
+def _drawn(
+    lines: Sequence[tuple[tuple[str, str], Evaluation]], first: Evaluation, width: int, plain: bool
+) -> list[Text]:
     """The rows of a chart with a line for each evaluation, later ones over earlier ones; the axes are the first's."""
     import plotext as plt
 
@@ -54,7 +58,7 @@ def _drawn(lines: Sequence[tuple[tuple[str, str], Evaluation]], first: Evaluatio
     plt.xticks(first.lengths, [str(length) for length in first.lengths])
     plt.ylim(0, 100)
     plt.yticks([0, 25, 50, 75, 100], ["0%", "25%", "50%", "75%", "100%"])
-    return list(Text.from_ansi(plt.build()).split())
+    return list(Text.from_ansi(plt.build().translate(PLAIN if plain else {})).split())
 
 
 def say(console: Console, text: str) -> None:

@@ -53,11 +53,16 @@ class RunFolder:
             raise CheckpointError(f"{self.path} holds no run: there is no config.json in it{meant}")
         return load_config(self.config_file)
 
-    def read_json(self, file: Path) -> Any:
+    def read_json(self, file: Path, *needed: str) -> Any:
+        """What a file of the run holds by name, with all that is needed in it."""
         try:
-            return json.loads(file.read_text())
+            data = json.loads(file.read_text())
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{file} cannot be read ({error})") from None
+        missing = [name for name in needed if not isinstance(data, dict) or name not in data]
+        if missing or not isinstance(data, dict):
+            raise CheckpointError(f"{file} is damaged: there is no {', '.join(missing) or 'setting'} in it")
+        return data
 
     @contextmanager
     def opened(self, config: RunConfig, device: str) -> Iterator[None]:
@@ -93,7 +98,7 @@ class RunFolder:
                 "choose another folder, or leave the settings away to go on with the one that is there"
             )
         if not self.is_finished:
-            before = self.read_json(environment_file)
+            before = self.read_json(environment_file, "resumed")
             write_json(environment_file, before | {"resumed": [*before["resumed"], here]})
 
 

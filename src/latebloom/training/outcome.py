@@ -82,6 +82,9 @@ class TrainedRun:
         config = folder.read_config()
         if not folder.is_finished:
             raise CheckpointError(f"{path} is not finished; go on with `latebloom train --out {path}`")
+        if not (folder.model / "model.safetensors").exists():  # from_pretrained would ask the Hub for it
+            raise CheckpointError(f"{path} is damaged: there is no {folder.model / 'model.safetensors'}")
         model = SequenceModel.from_pretrained(folder.model)
-        evaluation = Evaluation.from_json(folder.read_json(folder.evaluation_file))
-        return cls(config, model, evaluation, folder.read_json(folder.result_file), folder.path)
+        found = folder.read_json(folder.evaluation_file, "training_length", "lengths", "chance", "chance_of")
+        result = folder.read_json(folder.result_file, "switch_step", "switch_reason")
+        return cls(config, model, Evaluation.from_json(found), result, folder.path)

@@ -1,0 +1,187 @@
+"""What a new user gets wrong: each is one sentence with status 2 that says what to write, and harms nothing."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from latebloom import recipe, run
+from latebloom.cli import main
+from latebloom.config import with_overrides
+from latebloom.usage import changes_last, one_sentence
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """A finished run, not to be changed."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    small = ["model.width=8", "model.blocks=1", "model.attention.heads=2", "training.length=4", "training.steps=20"]
+    unwarmed = ["training.delayed.warmup=2", "training.full.warmup=2"]
+    small += ["training.full.batch_size=4", "training.delayed.batch_size=4", "evaluation.sequences=16"]
+    run(with_overrides(recipe("demo-dat"), [*small, "delay.until.step=10", *unwarmed]), folder)
+    return folder
+
+
+@pytest.fixture
+def folder(finished, tmp_path, monkeypatch) -> Path:
+    """A folder to work in, with a copy of the run in `run`."""
+    shutil.copytree(finished, tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        main(list(words))
+    said = capsys.readouterr()
+    assert stop.value.code == 2
+    assert said.out == ""
+    assert said.err.startswith("latebloom: ")
+    assert said.err.count("\n") == 1
+    return said.err.removeprefix("latebloom: ").rstrip("\n")
+
+
+TRAIN = ("train", "--recipe", "demo-dat")
+WRONG = {
+    "a number that is none": ((*TRAIN, "--seed", "1.5"), "--seed: '1.5' is not possible; it must be a whole number"),
+    "seconds that are none": (("bench", "--seconds", "x"), "--seconds: 'x' is not possible; it must be a number (see"),
+    "a seed below 0": ((*TRAIN, "--seed", "-1"), "seed: -1 is not possible; it must be from 0 to 2^63 - 1"),
+    "too large a seed": (("demo", "--seed", "9" * 20), f"seed: {'9' * 20} is not possible; it must be from 0 to 2^63"),
+    "an option of another command": (("evaluate", "run", "--seed", "3"), "; latebloom evaluate has no --seed"),
+    "a setting as an option": ((*TRAIN, "--steps", "9"), "has no --steps; settings are written FIELD=VALUE, such"),
+    "a setting without its section": (
+        (*TRAIN, "steps=100"),
+        "steps: there is no such field (value 100); did you mean ",
+    ),
+    "lengths as words": (("evaluate", "run", "--lengths", "5", "10"), "Unrecognized options: 10; lengths are one word"),
+    "lengths with a blank": (("evaluate", "run", "--lengths", "5 9"), "is not a whole number above 0; write for exa"),
+    "an option without a value": (("train", "--recipe"), "--recipe takes a value, and none was given"),
+    "no path": (("inspect",), "Missing from latebloom inspect: PATH (see latebloom inspect --help)"),
+    "no sequences": (("evaluate", "run", "--sequences", "0"), "sequences: 0 is not possible; it must be 1 or more"),
+    "a model of the Hub": (
+        ("inspect", "bert-base-uncased"),
+        "there is no bert-base-uncased on this machine; give a",
+    ),
+    "weights alone": (("inspect", "run/model/model.safetensors"), "; give a folder or a config.json"),
+    "a folder of no name": ((*TRAIN, "--out", ""), "out: '' names no folder"),
+    "a demo in a run": (("demo", "--out", "run"), "out: run is the folder of a run; choose another with --out"),
+    "a demo in a file": (("demo", "--out", "run/config.json"), "out: run/config.json is a file; choose another"),
+    "a folder as a configuration": (
+        ("train", "--config", "run"),
+        "config: run is a folder; give a file, such as run",
+    ),
+    "another file as one": (
+        ("train", "--config", "run/evaluation.json"),
+        "is not the configuration of a run; it ha",
+    ),
+    "over the configuration": (
+        ("evaluate", "run", "--json", "run/config.json"),
+        "holds something else than an evalua",
+    ),
+    "over the run's own": (
+        ("evaluate", "run", "--json", "run/evaluation.json"),
+        "holds the run's own evaluation; nam",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_wrong_word_is_one_sentence(mistake, folder, capsys):
+    words, sentence = WRONG[mistake]
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert sentence in complaint(capsys, *words)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+DAMAGE = {
+    "no model": ("model/model.safetensors", None, "run is damaged: there is no run/model/model.safetensors"),
+    "half a model": ("model/model.safetensors", "x", "run/model is not a model of this library"),
+    "no evaluation": ("evaluation.json", None, "run/evaluation.json cannot be read"),
+    "another evaluation": ("evaluation.json", "[]", "run/evaluation.json is damaged: there is no training_length, len"),
+    "another result": ("result.json", "{}", "run/result.json is damaged: there is no switch_step"),
+    "another configuration": ("config.json", "{}", "run holds no run: its config.json is damaged or of something else"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("words", [("evaluate", "run"), ("train", "--out", "run")], ids=["evaluate", "train"])
+def test_a_damaged_run_is_one_sentence(damage, words, folder, capsys):
+    file, content, sentence = DAMAGE[damage]
+    if content is None:
+        (folder / "run" / file).unlink()
+    else:
+        (folder / "run" / file).write_text(content)
+    assert sentence in complaint(capsys, *words)
+
+
+def test_a_damaged_unfinished_run_is_one_sentence(folder, capsys):
+    (folder / "run" / "result.json").unlink()
+    (folder / "run" / "environment.json").write_text("[]")
+    assert complaint(capsys, "train", "--out", "run") == "run/environment.json is damaged: there is no resumed in it"
+
+
+def test_too_large_a_model_is_one_sentence(folder, capsys):
+    words = ("train", "--recipe", "demo-joint", "model.width=1000000", "--out", "large")
+    assert "there is not enough memory for this; smaller are for example model.width=32" in complaint(capsys, *words)
+
+
+def test_an_error_of_another_kind_is_not_hidden(monkeypatch):
+    def fail(*words: object) -> None:
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr("latebloom.cli.parse", fail)
+    with pytest.raises(RuntimeError, match="something else"):
+        main(["list"])
+
+
+def test_changes_may_stand_anywhere_between_the_options():
+    words = ["train", "a=1", "--out", "b=2", "c=3", "--seed", "-1", "d=4", "--recipe=x", "-h", "e=5"]
+    moved = ["train", "--out", "b=2", "--seed", "-1", "--recipe=x", "-h", "a=1", "c=3", "d=4", "e=5"]
+    assert changes_last(words) == moved
+    assert changes_last(["evaluate", "run", "--lengths", "4"]) == ["evaluate", "run", "--lengths", "4"]
+    assert changes_last([]) == []
+
+
+def test_a_run_from_changes_on_both_sides_of_an_option(folder, capsys):
+    config = json.loads((folder / "run" / "config.json").read_text())
+    (folder / "mine.json").write_text(json.dumps(config))
+    main(["train", "training.steps=16", "--config", "mine.json", "delay.until.step=8", "--out", "other", "seed=5"])
+    kept = json.loads((folder / "other" / "config.json").read_text())
+    assert (kept["training"]["steps"], kept["delay"]["until"]["step"], kept["seed"]) == (16, 8, 5)
+    assert "Everything is in other" in capsys.readouterr().out
+
+
+def test_the_version_is_told():
+    ran = subprocess.run([sys.executable, "-m", "latebloom", "--version"], capture_output=True, text=True, check=True)
+    assert ran.stdout == "latebloom 0.1.0\n"
+
+
+BOXES = {
+    "drawn": "╭─ Unrecognized ──╮\n│ Unrecognized options: 50 │\n│ ──── │\n│ For full helptext, run x │\n╰────╯",
+    "typed": "Unrecognized options   \n ---------- \n  Unrecognized options: 50 \n  ------\n  For full helptext, run x",
+}
+
+
+@pytest.mark.parametrize("box", BOXES.values(), ids=BOXES)
+def test_a_complaint_is_read_in_the_signs_of_any_terminal(box):
+    said = one_sentence(box, ["list", "50"])
+    assert said == "Unrecognized options: 50 (see latebloom list --help)"
+
+
+def test_a_terminal_of_few_signs_is_no_reason_to_fail(folder):
+    def latebloom(*words: str, code: str = "") -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, *(("-c", code) if code else ("-m", "latebloom")), *words]
+        return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+
+    refused = latebloom("train", "--config", "é.json")
+    assert refused.stderr == "latebloom: config: there is no file ?.json\n"
+    chart = "import rich.console, latebloom as lb; from latebloom.report.terminal import print_chart;"
+    chart += "e = lb.TrainedRun.load('run').evaluation; print_chart(rich.console.Console(), {'a': e, 'b': e})"
+    drawn = latebloom(code=chart)
+    assert drawn.returncode == 0, drawn.stderr
+    assert "oxox" in drawn.stdout
+    assert "100%:" in drawn.stdout
