@@ -1,6 +1,7 @@
 """Progress bars for runs: a line each, with what a person wants to know while waiting."""
 
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from latebloom.training.loop import Observer
 from latebloom.training.loop import Progress as Seen
 
+SECONDS_BETWEEN_DRAWINGS = 0.1
 TESTING_SHARE = 0.1
 """The part of a bar that stands for the evaluation at the end."""
 
@@ -100,6 +102,7 @@ class CrowdBar:
         )
         self._bar = self._bars.add_task(f"{len(names)} runs", total=float(len(names)), stand="starting")
         self._said = -1
+        self._drawn = 0.0
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -117,6 +120,12 @@ class CrowdBar:
 
     def show(self, name: str, seen: Seen) -> None:
         self._seen[name] = seen
+        now = time.monotonic()
+        if seen.phase == "done" or now - self._drawn > SECONDS_BETWEEN_DRAWINGS:  # a stack tells of hundreds at once
+            self._drawn = now
+            self._draw(seen)
+
+    def _draw(self, seen: Seen) -> None:
         started = [one for one in self._seen.values() if one is not None]
         done = sum((1 - TESTING_SHARE) * one.step / one.steps + TESTING_SHARE * one.tested for one in started)
         finished = sum(one.phase == "done" for one in started)
@@ -143,12 +152,11 @@ class CrowdBar:
 
 
 class StudyBar:
-    """A study's stand: runs done, running and failed, the time left, and how its arms do so far."""
+    """A study's stand: runs done and running, the time left, and how its arms do so far."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(file=sys.stderr)
         self._crowd: CrowdBar | None = None
-        self._folder = Path()
 
     def __enter__(self) -> Self:
         return self
@@ -161,7 +169,6 @@ class StudyBar:
     def expect(self, configs: Mapping[str, object], folder: Path) -> None:
         """Another set of runs begins; those that are finished count as done."""
         self._end()
-        self._folder = folder
         self._crowd = CrowdBar(list(configs), self.console)
         self._crowd.__enter__()
         self._crowd.count_finished([name for name in configs if (folder / name / "result.json").exists()])

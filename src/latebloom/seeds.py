@@ -12,7 +12,7 @@ from rich.table import Table
 from latebloom.config import RunConfig
 from latebloom.errors import CheckpointError, InterruptedRun, require
 from latebloom.evaluation.result import CLAIM, HOLDS_AT, Evaluation
-from latebloom.progress import CrowdBar
+from latebloom.progress import StudyBar
 from latebloom.report.terminal import say
 from latebloom.studies.local import run_all
 from latebloom.training.checkpoint import write_json
@@ -29,7 +29,8 @@ def train_seeds(config: RunConfig, count: int, out: Path, *, device: str | None 
         if folder.config_file.exists() and folder.read_config().hash != chosen.hash:
             raise CheckpointError(f"out: {out / name} holds another run; choose another folder with --out")
     console = Console()
-    with CrowdBar(list(configs)) as bar:
+    with StudyBar() as bar:
+        bar.expect(configs, out)
         try:
             trained = run_all(configs, out, device=device, observe=bar.show)
         except InterruptedRun as stop:

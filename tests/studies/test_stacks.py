@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from latebloom import Delay, RunConfig, run, when_beyond
-from latebloom.errors import ConfigError, InterruptedRun
+from latebloom import Delay, RunConfig, TrainedRun, run, when_beyond
+from latebloom.errors import CheckpointError, ConfigError, InterruptedRun
 from latebloom.studies.stacks import plan_waves, run_in_stacks
 from latebloom.training import stacked_run
+from latebloom.training.journal import Journal
 from latebloom.training.outcome import Progress
 from latebloom.training.stacked_run import run_stacked
 
@@ -67,6 +68,49 @@ def test_finished_runs_are_left_out_and_interrupted_ones_go_on_as_they_were(tiny
     assert seen["seed-1"] == 0
     assert "seed-0" not in seen
     assert plan(configs, tmp_path) == []
+
+
+def test_a_stack_that_was_killed_while_it_wrote_its_results_writes_the_rest(tiny, tmp_path, monkeypatch):
+    configs = seeds(tiny, 3)
+    written = []
+    conclude = Journal.conclude
+
+    def killed_after_one(self, *arguments, **named):
+        if written:
+            raise InterruptedRun("killed by the test")
+        written.append(self)
+        return conclude(self, *arguments, **named)
+
+    monkeypatch.setattr(Journal, "conclude", killed_after_one)
+    with pytest.raises(InterruptedRun):
+        run_stacked(configs, tmp_path, CPU)
+    monkeypatch.setattr(Journal, "conclude", conclude)
+    assert plan(configs, tmp_path) == [list(configs)]
+    seen: dict[str, int] = {}
+
+    def observe(name: str, progress: Progress) -> None:
+        seen.setdefault(name, progress.step)
+
+    assert run_in_stacks(configs, tmp_path, CPU, observe, fit=lambda config, device: 100) == {}
+    assert min(seen.values()) == tiny.training.steps  # nothing was trained again
+    for name, config in configs.items():
+        assert TrainedRun.load(tmp_path / name).evaluation == run(config, device="cpu").evaluation
+    assert not list(tmp_path.glob("stack-*"))  # its checkpoints have served
+
+
+def test_metrics_that_another_run_has_written_are_refused(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(stacked_run, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+
+    def stop(name, progress):
+        if progress.step >= 9:
+            raise InterruptedRun("stopped by the test")
+
+    with pytest.raises(InterruptedRun):
+        run_stacked(seeds(tiny, 2), tmp_path, CPU, observe=stop)
+    metrics = tmp_path / "seed-1" / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes().replace(b"loss", b"lost"))
+    with pytest.raises(CheckpointError, match="another run has written into it"):
+        run_stacked(seeds(tiny, 2), tmp_path, CPU)
 
 
 def test_a_wave_that_fails_does_not_stop_the_others(tiny, tmp_path):

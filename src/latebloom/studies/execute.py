@@ -5,7 +5,6 @@ the others did), `tuning.parquet` and `results.parquet`.
 """
 
 import fcntl
-import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,9 +81,9 @@ def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failur
         if arm.choices:
             scores = [_score(run_set) for run_set in _by_choice(arm, tuning)]
             if all(score is None for score in scores):
-                raise LatebloomError(
-                    f"every choice of arm {arm.name} on {arm.task} failed: {'; '.join(failures.values())}"
-                )
+                tried = (out / "tuning" / _within(place, out)).as_posix()
+                reasons = [why for run, why in failures.items() if (out / run).is_relative_to(tried)]
+                raise LatebloomError(f"every choice of arm {arm.name} on {arm.task} failed: {'; '.join(reasons)}")
             best = max(range(len(scores)), key=lambda k: scores[k] or (-1.0, -1.0))
             config = arm.choices[best]
             told.append(
@@ -175,7 +174,7 @@ def _claimed(out: Path, name: str, plan: Plan) -> Iterator[None]:
             ],
         }
         file = out / "study.json"
-        if file.exists() and json.loads(file.read_text()) != about:
+        if file.exists() and RunFolder(out).read_json(file) != about:
             raise CheckpointError(
                 f"out: {out} holds another study, or this one at another scale; choose another folder"
             )

@@ -88,6 +88,8 @@ def _run_in_processes(
                 job = waiting.pop(0)
                 running[job.name] = context.Process(target=_work, args=(job, events), daemon=True)
                 running[job.name].start()
+                if stop_asked():  # the signal came while it was being started
+                    running[job.name].terminate()
             _drain(events, observe, failures)
             for name, process in list(running.items()):
                 if not process.is_alive():

@@ -1,13 +1,13 @@
 """Many runs on one GPU: those of one shape as one program, in as many waves as its memory makes necessary."""
 
-import json
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from latebloom.config import RunConfig
-from latebloom.errors import InterruptedRun, LatebloomError
+from latebloom.errors import ConfigError, InterruptedRun, LatebloomError
 from latebloom.training.checkpoint import latest_checkpoint
 from latebloom.training.folder import RunFolder
 from latebloom.training.loop import Progress, run
@@ -16,6 +16,8 @@ from latebloom.training.stacked_run import run_stacked
 from latebloom.training.stacked_trainer import stack_key
 
 Configs = dict[str, RunConfig]
+MOST_AT_ONCE = 256
+"""More runs gain little speed, and each keeps two files open."""
 
 
 def run_in_stacks(
@@ -39,6 +41,11 @@ def run_in_stacks(
             raise InterruptedRun(f"stopped; what was reached is saved in {folder}") from None
         except LatebloomError as error:
             failures |= dict.fromkeys(wave, str(error))
+        except Exception as error:
+            log = folder / next(iter(wave)) / "error.log"
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text(traceback.format_exc())
+            failures |= dict.fromkeys(wave, f"{type(error).__name__}, see {log}")
     return failures
 
 
@@ -48,8 +55,11 @@ def plan_waves(configs: Configs, folder: Path, fit: Callable[[RunConfig], int]) 
     left = {name: config for name, config in configs.items() if not RunFolder(folder / name).is_finished}
     waves: list[Configs] = []
     for members in _interrupted_stacks(folder):
-        if all(name in left and left[name].hash == wanted for name, wanted in members.items()):
-            waves.append({name: left.pop(name) for name in members})
+        # All of its members, also those that are finished: a stack may have been killed while it wrote its results.
+        asked = all(name in configs and configs[name].hash == wanted for name, wanted in members.items())
+        if asked and any(name in left for name in members):
+            waves.append({name: configs[name] for name in members})
+            left = {name: config for name, config in left.items() if name not in members}
     for name in list(left):
         if latest_checkpoint(RunFolder(folder / name).checkpoints) is not None:
             waves.append({name: left.pop(name)})
@@ -58,11 +68,19 @@ def plan_waves(configs: Configs, folder: Path, fit: Callable[[RunConfig], int]) 
         shapes.setdefault(stack_key(config).hash, {})[name] = config
     for shape in shapes.values():
         names = list(shape)
-        at_once = len(names) if len(names) == 1 else fit(shape[names[0]])
+        at_once = 1 if len(names) == 1 else min(MOST_AT_ONCE, _fit_or_one(fit, shape[names[0]]))
         count = -(-len(names) // at_once)
         even = -(-len(names) // count)  # 100 runs of which 60 fit: two waves of 50
         waves += [{name: shape[name] for name in names[i : i + even]} for i in range(0, len(names), even)]
     return waves
+
+
+def _fit_or_one(fit: Callable[[RunConfig], int], config: RunConfig) -> int:
+    """What fits; runs too large for the memory are tried alone, so that each fails for itself."""
+    try:
+        return fit(config)
+    except ConfigError:
+        return 1
 
 
 def _interrupted_stacks(folder: Path) -> list[dict[str, str]]:
@@ -70,5 +88,5 @@ def _interrupted_stacks(folder: Path) -> list[dict[str, str]]:
     found = []
     for stack in sorted(folder.glob("stack-*")):
         if latest_checkpoint(stack / "checkpoints") is not None:
-            found.append(json.loads((stack / "members.json").read_text()))
+            found.append(RunFolder(stack).read_json(stack / "members.json"))
     return found

@@ -31,7 +31,8 @@ class Captured:
         if not self.enabled:
             step()
             return
-        self._stream.wait_stream(torch.cuda.current_stream())
+        current = torch.cuda.current_stream(self._stream.device)
+        self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             if key in self._seen and key not in self._graphs:
                 self._capture(key, step)
@@ -40,7 +41,7 @@ class Captured:
                 self._graphs[key].replay()
             else:
                 step()
-        torch.cuda.current_stream().wait_stream(self._stream)
+        current.wait_stream(self._stream)
 
     def _capture(self, key: Hashable, step: Callable[[], None]) -> None:
         graph = torch.cuda.CUDAGraph()

@@ -5,6 +5,7 @@ import platform
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ def describe_environment(seed: int, device: str) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": device,
-        "accelerator": torch.cuda.get_device_name() if device.startswith("cuda") else None,
+        "accelerator": torch.cuda.get_device_name(device) if device.startswith("cuda") else None,
         "seed": seed,
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
@@ -54,6 +55,7 @@ def _version(package: str) -> str | None:
         return None
 
 
+@cache
 def _commit() -> str | None:
     """The commit of the source tree that this package is imported from, `+` behind it if files were changed.
 
@@ -76,6 +78,7 @@ def _commit() -> str | None:
         return None
 
 
+@cache
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

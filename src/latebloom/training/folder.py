@@ -10,6 +10,7 @@ result.json        written last: a run with it is finished
 """
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -122,15 +123,28 @@ def _describes_run(file: Path) -> bool:
 class MetricsFile:
     """metrics.jsonl, which a resumed run continues to the byte."""
 
-    def __init__(self, path: Path, keep_bytes: int) -> None:
+    def __init__(self, path: Path, keep_bytes: int, digest: str | None = None) -> None:
+        """Cut the file to what a checkpoint has seen of it; refuse one that is not what the checkpoint saw."""
         self.file: IO[bytes] = open(path, "ab")  # noqa: SIM115 (closed by `close`)
-        if self.file.tell() < keep_bytes:
+        with open(path, "rb") as written:
+            kept = written.read(keep_bytes)
+        self._hash = hashlib.sha256(kept)
+        if len(kept) < keep_bytes or digest not in (None, self.digest):
             self.file.close()
-            raise CheckpointError(f"{path} is damaged: it is shorter than its checkpoint says")
+            short = len(kept) < keep_bytes
+            why = "it is shorter than its checkpoint says" if short else "another run has written into it"
+            raise CheckpointError(f"{path} is damaged: {why}")
         self.file.truncate(keep_bytes)
 
+    @property
+    def digest(self) -> str:
+        """Of all that was written."""
+        return self._hash.hexdigest()
+
     def write(self, line: dict[str, Any]) -> None:
-        self.file.write((json.dumps(line) + "\n").encode())
+        content = (json.dumps(line) + "\n").encode()
+        self._hash.update(content)
+        self.file.write(content)
         self.file.flush()
 
     def secure(self) -> int:

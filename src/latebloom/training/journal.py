@@ -25,15 +25,20 @@ class Journal:
 
     def open(self, state: dict[str, Any] | None) -> None:
         """Begin, or go on where `state()` was taken: what was written after that is cut off."""
-        written = 0
+        written, digest = 0, None
         if state is not None:
-            written, self._last_seen = state["metrics_bytes"], dict(state["last_seen"])
+            written, digest = state["metrics_bytes"], state["metrics_digest"]
+            self._last_seen = dict(state["last_seen"])
         if self.folder is not None:
-            self._metrics = MetricsFile(self.folder.metrics_file, written)
+            self._metrics = MetricsFile(self.folder.metrics_file, written, digest)
 
     def state(self) -> dict[str, Any]:
         """Everything that `open` needs; the metrics are safe on disk when it returns."""
-        return {"metrics_bytes": self._metrics.secure() if self._metrics else 0, "last_seen": dict(self._last_seen)}
+        return {
+            "metrics_bytes": self._metrics.secure() if self._metrics else 0,
+            "metrics_digest": self._metrics.digest if self._metrics else None,
+            "last_seen": dict(self._last_seen),
+        }
 
     def close(self) -> None:
         if self._metrics is not None:

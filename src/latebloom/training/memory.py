@@ -7,15 +7,17 @@ import torch
 from latebloom.config import RunConfig
 from latebloom.errors import ConfigError
 from latebloom.training.stacked_trainer import StackedTrainer
+from latebloom.training.surroundings import own_randomness
 
-SHARE = 0.8
-"""The part of the free memory that a stack may take; graphs and libraries need some too."""
+SHARE = 0.4
+"""The part of the free memory that a step may take: graphs keep as much again for themselves."""
 
 
 def runs_that_fit(config: RunConfig, device: torch.device) -> int:
     """The number of runs of this shape that can be trained at once; raises if not even one can."""
     try:
-        one, two = (_peak(config, device, count) for count in (1, 2))
+        with own_randomness(device):
+            one, two = (_peak(config, device, count) for count in (1, 2))
     except torch.OutOfMemoryError:
         raise ConfigError(
             f"training: even one run does not fit into the memory of {torch.cuda.get_device_name(device)}; "

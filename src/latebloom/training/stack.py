@@ -32,8 +32,7 @@ class Stack:
         sizes = [shapes[name].numel() for name in self.names]
         views = self.flat.split(sizes, dim=1)
         self.parameters = {
-            name: view.unflatten(1, shapes[name] or (1,)).requires_grad_()
-            for name, view in zip(self.names, views, strict=True)
+            name: view.unflatten(1, shapes[name]).requires_grad_() for name, view in zip(self.names, views, strict=True)
         }
         parts = (module for module in self.template.modules() if isinstance(module, Residual))
         self._gated = [part for part in parts if part.role == "attention"]

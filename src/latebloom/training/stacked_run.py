@@ -5,6 +5,7 @@ in `stack-HASH/checkpoints` beside the runs' folders.
 """
 
 import hashlib
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -138,7 +139,7 @@ class _StackedRun:
                 self._log(list(range(len(self.journals))), tell=True)
             elif switched:
                 self._log(switched, tell=False)
-            for index in switched:
+            for index in set(switched) & set(self._alive):
                 self.journals[index].switched(trainer.step, trainer.members[index].switch_reason)
             if is_last or trainer.step % training.check_every == 0:
                 self._check()
@@ -189,7 +190,7 @@ class _StackedRun:
         }
         checkpoints = self.place / "checkpoints"
         self.last_checkpoint = save_checkpoint(checkpoints, self.trainer.tensors(), state, _stack_hash(self.configs))
-        keep_newest(checkpoints, 1)
+        keep_newest(checkpoints)
 
     def _interrupted(self) -> InterruptedRun:
         step, steps = self.trainer.step, self.training.steps
@@ -220,6 +221,9 @@ class _StackedRun:
         failed: dict[str, NonFiniteLossError] = {}
         for index, (name, journal) in enumerate(zip(self.names, self.journals, strict=True)):
             member = trainer.members[index]
+            if journal.folder is not None and journal.folder.is_finished:  # killed while these were written
+                trained[name] = TrainedRun.load(journal.folder.path)
+                continue
             if member.failed_step is not None:
                 failed[name] = journal.non_finite(member.failed_step, member.switch_step, None)
                 continue
@@ -231,4 +235,6 @@ class _StackedRun:
                 seconds=seconds,
                 stacked=len(self.names),
             )
+        if self.place is not None and not failed:
+            shutil.rmtree(self.place, ignore_errors=True)  # every run has its own model now
         return Outcome(trained, failed)

@@ -128,12 +128,16 @@ class StackedTrainer:
         self._send_controls()
         self._captured.run((length, variant, size), lambda: self._device_step(length, variant, size))
         self.step += 1
-        return [index for index, member in enumerate(self.members) if self._after_step(index, member)]
+        switched = [index for index, member in enumerate(self.members) if self._after_step(index, member)]
+        if switched:  # what a trigger measured was the model before the switch
+            self._checked_at = -1
+        return switched
 
     def rehearse(self, length: int) -> None:
         """A step with everything in it that changes nothing: what memory it takes can be seen."""
         self._controls.fill_(-1.0)  # no rate moves anything
-        self._device_step(length, "in", self.shared.training.full.batch_size)
+        training = self.shared.training
+        self._device_step(length, "in", max(training.full.batch_size, training.delayed.batch_size))
 
     def _variant(self) -> str:
         """`out` if no run needs its attention now, `in` if all have it in full, `mixed` otherwise."""
@@ -211,7 +215,8 @@ class StackedTrainer:
     def _after_step(self, index: int, member: Member) -> bool:
         member.summed += 1
         delay = member.config.delay
-        if delay is None or member.switch_step is not None or member.failed_step is not None:
+        # A run that has failed switches like the others: they must not depend on when its failure was noticed.
+        if delay is None or member.switch_step is not None:
             return False
         moment = Moment(
             self.step, member.config.training.steps, lambda multiple: self.state_tracking(multiple, index), 0, ()

@@ -3,16 +3,16 @@
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 
 
 @contextmanager
 def own_randomness(device: torch.device) -> Iterator[None]:
-    """Training seeds torch's generators; the caller's are left as they were."""
+    """Training seeds torch's generators and makes its GPU the current one; the caller's are left as they were."""
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=devices), torch.cuda.device(device) if devices else nullcontext():
         yield
 
 

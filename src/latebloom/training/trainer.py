@@ -104,6 +104,7 @@ class Trainer:
     def _device_step(self, length: int) -> None:
         """One step on the device; reads and writes tensors that stay in place, so that it can be captured."""
         config, training = self.config, self.config.training
+        self.optimizer.zero_grad(set_to_none=True)  # a capture that failed half-way may have left some
         batch = config.task.batch(
             config.seed, "train", self._index, length=length, size=self.phase.batch_size, device=self.device
         )
@@ -115,7 +116,6 @@ class Trainer:
             self.delay.before_step()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), training.clip, foreach=True)
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
         named = {"loss": loss, "gradient_norm": norm} | {f"loss_{name}": one for name, one in losses.items()}
         nothing = torch.zeros_like(norm)
         self._sums += torch.stack([named.get(name, nothing).detach() for name in self._named])
