@@ -122,25 +122,6 @@ def precisions() -> str:
     return "\n".join(lines)
 
 
-def cpu() -> str:
-    report = read("bench-cpu.json")
-    ratio, shares = report["processes_over_threads"], report["share_of_peak"]
-    lines = ["| figure | best turn | median | must |", "|---|---|---|---|"]
-    lines.append(f"| a process a core / all threads in one | {ratio['maximum']:.2f} | {ratio['median']:.2f} | 1.3 |")
-    for width, must in (("64", "50%"), ("128", "70%")):
-        share = shares[width]
-        lines.append(
-            f"| share of the product peak, width {width} | {share['maximum']:.0%} | {share['median']:.0%} | {must} |"
-        )
-    lines.append(f"| ratio to a textbook LSTM | | {report['ratio_to_textbook']:.2f} | |")
-    where = report["environment"]
-    lines += [
-        "",
-        f"{where['processor']}, {report['cores']} cores, torch {where['torch']}; `latebloom bench --device cpu`.",
-    ]
-    return "\n".join(lines)
-
-
 def speed() -> str:
     """The README's sentence."""
     report = read("bench-h200.json")
@@ -158,7 +139,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "growth": growth,
     "study": study,
     "precision": precisions,
-    "cpu": cpu,
 }
 README = ROOT / "README.md"
 
