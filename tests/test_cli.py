@@ -175,7 +175,7 @@ def test_bad_lengths_are_refused(trained, lengths, sentence):
     ("words", "sentence"),
     [
         (["train", "--recipee", "x"], "Unrecognized options: --recipee, x; did you mean --recipe?"),
-        (["train", "--seed", "x"], "Error parsing --seed"),
+        (["train", "--seed", "x"], "--seed: 'x' is not possible; it must be a whole number"),
         (["evaluate"], "Missing from latebloom evaluate: RUN"),
         (["trian"], "available subcommands: demo, train, evaluate, inspect, study, report, bench, list"),
         ([], "Expected one of {demo, train, evaluate, inspect, study, report, bench, list}"),
