@@ -29,6 +29,7 @@ def commands() -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in lines]
 
 
+@pytest.mark.timeout(1500)  # on a busy machine its minute becomes many
 def test_the_api_lines_work_as_printed(tmp_path):
     """Trains for about a minute."""
     (code,) = [block for block in blocks("python") if "lb.train(" in block]
@@ -84,6 +85,7 @@ SMALLER = [
 ]  # fmt: skip
 
 
+@pytest.mark.timeout(1500)
 def test_the_commands_work_as_printed_with_smaller_models(tmp_path):
     from latebloom import recipe
 
