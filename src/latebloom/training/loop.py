@@ -17,7 +17,7 @@ from latebloom.training.environment import choose_device
 from latebloom.training.folder import RunFolder
 from latebloom.training.journal import Journal
 from latebloom.training.outcome import Observer, Progress, TrainedRun
-from latebloom.training.surroundings import own_randomness, stop_requests
+from latebloom.training.surroundings import memory_kept, own_randomness, stop_requests
 from latebloom.training.trainer import Trainer
 
 __all__ = ["Observer", "Progress", "TrainedRun", "run"]
@@ -36,7 +36,12 @@ def run(
     with folder.opened(config, str(chosen)) if folder else nullcontext():
         if folder is not None and folder.is_finished:
             return TrainedRun.load(folder.path)
-        with own_randomness(chosen), precision(config.training.precision), stop_requests() as stop_requested:
+        with (
+            own_randomness(chosen),
+            precision(config.training.precision),
+            memory_kept() if chosen.type == "cpu" else nullcontext(),
+            stop_requests() as stop_requested,
+        ):
             return _Run(Journal(config, folder, observe), chosen, stop_requested).finish()
 
 

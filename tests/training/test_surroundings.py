@@ -1,0 +1,34 @@
+"""What a run borrows from its process."""
+
+import platform
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+
+from latebloom.training.surroundings import memory_kept
+
+
+def page_faults_of_a_step() -> int:
+    """Take 80 MB in parts, use them and free them, as a step does."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    parts = [torch.ones(1_000_000) for _ in range(20)]
+    assert sum(part.numel() for part in parts) == 20_000_000
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="memory is kept by telling glibc to")
+def test_memory_is_kept_from_step_to_step_and_given_back_at_the_end():
+    pages = 80_000_000 // resource.getpagesize()
+    with memory_kept():
+        first = page_faults_of_a_step()
+        later = [page_faults_of_a_step() for _ in range(5)]
+        kept = resident_bytes()
+    assert first > pages / 2
+    assert min(later) < pages / 20
+    assert resident_bytes() < kept - 40_000_000
