@@ -20,8 +20,9 @@ def features(tokens: int = 12) -> torch.Tensor:
 
 @pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize("look_back", [False, True])
-def test_forward_mixes_values_by_the_weights(positions, look_back):
-    attention, x = build(positions=positions, look_back=look_back), features()
+@pytest.mark.parametrize("sharpen", [False, True])
+def test_forward_mixes_values_by_the_weights(positions, look_back, sharpen):
+    attention, x = build(positions=positions, look_back=look_back, sharpen=sharpen), features()
     weights = attention.weights(x)
     torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
     assert torch.equal(weights, weights.tril())
@@ -71,6 +72,23 @@ def test_look_back_makes_the_key_of_a_token_from_it_and_the_one_before():
     keys, new_keys = attention.projected(x)[1], attention.projected(changed)[1]
     moved = (keys != new_keys).any(dim=-1).any(dim=1).any(dim=0)
     assert moved.nonzero().flatten().tolist() == [4, 5]
+
+
+def test_sharpened_a_key_that_stands_out_keeps_its_share_among_many():
+    """One key scores 1 above all others: plain softmax lets it drown, sharpened it gains with their number."""
+    shares = {}
+    for sharpen in (False, True):
+        attention = build(sharpen=sharpen)
+        x = torch.zeros(1, 400, 16, dtype=torch.double)
+        with torch.no_grad():
+            attention.queries_keys_values.weight.zero_()
+            attention.queries_keys_values.bias.copy_(torch.ones(48))
+            attention.queries_keys_values.weight[16:32] = torch.eye(16)  # a key is the token, and 1
+        x[0, 0] = 0.5  # its score is (4 * 0.5) / sqrt(4) = 1 above those of the others
+        weights = attention.weights(x).detach()[0, 0]
+        shares[sharpen] = [float(weights[n - 1, 0]) for n in (25, 100, 400)]
+    assert shares[False] == pytest.approx([2.71828 / (n - 1 + 2.71828) for n in (25, 100, 400)], rel=1e-4)
+    assert shares[True] == pytest.approx([(n + 1) / (2 * n) for n in (25, 100, 400)], rel=1e-4)
 
 
 def test_learned_positions_say_how_many_tokens_they_cover():

@@ -50,6 +50,7 @@ def build_part(letter: str, settings: Model) -> Residual:
             positions=attention.positions,
             context=attention.context,
             look_back=attention.look_back,
+            sharpen=attention.sharpen,
             zero_output=attention.zero_output,
         )
     else:

@@ -23,12 +23,14 @@ class SoftmaxAttention(nn.Module):
         positions: str = "none",
         context: int = 1024,
         look_back: bool = False,
+        sharpen: bool = False,
         zero_output: bool = False,
     ) -> None:
         super().__init__()
         self.heads = heads
         self.queries_keys_values = Linear(width, 3 * width)
         self.look_back = nn.Linear(width, width, bias=False) if look_back else None
+        self.sharpen = sharpen
         self.output = Linear(width, width)
         self.positions = {
             "none": NoPositions,
@@ -45,7 +47,7 @@ class SoftmaxAttention(nn.Module):
             mixed = causal_attention(*self.projected(x)).transpose(1, 2).flatten(2)
         else:
             x = self.positions.inputs(x)
-            mixed = attend(self.queries_keys_values(x), self._before(x), self.heads)
+            mixed = attend(self._together(x), self._before(x), self.heads)
         return self.output(mixed)
 
     def weights(self, x: Tensor) -> Tensor:
@@ -58,11 +60,21 @@ class SoftmaxAttention(nn.Module):
     def projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each (B, H, T, E)."""
         x = self.positions.inputs(x)
-        q, k, v = self.queries_keys_values(x).chunk(3, dim=-1)
+        q, k, v = self._together(x).chunk(3, dim=-1)
         before = self._before(x)
         k = k if before is None else k + before
         q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in (q, k, v))
         return *self.positions.queries_keys(q, k), v
+
+    def _together(self, x: Tensor) -> Tensor:
+        """Queries, keys and values side by side (B, T, 3D)."""
+        together = self.queries_keys_values(x)
+        if not self.sharpen:
+            return together
+        # Softmax over n equal scores gives each 1/n: only scores that grow with log n keep one above the others.
+        seen = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=x.dtype)
+        width = x.shape[2]
+        return together * F.pad(seen.log1p()[:, None].expand(-1, width), (0, 2 * width), value=1.0)
 
     def _before(self, x: Tensor) -> Tensor | None:
         """What the token before each token adds to its key (B, T, D)."""
