@@ -52,6 +52,14 @@ class Captured:
             self.enabled = False
             self.reason = f"capturing a step failed: {str(error).splitlines()[0]}"
             self._graphs.clear()
+            self._end_half_captured_randomness()
             warnings.warn(f"steps are not captured, which is slower: {self.reason}", stacklevel=2)
         else:
             self._graphs[key] = graph
+
+    def _end_half_captured_randomness(self) -> None:
+        """A capture that fails leaves torch's random numbers waiting for its end, and whoever draws some next gets an
+        error; a capture that succeeds, of next to nothing, ends that."""
+        torch.cuda.synchronize(self._stream.device)
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream):
+            torch.zeros(1, device=self._stream.device)
