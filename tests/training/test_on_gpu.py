@@ -55,7 +55,7 @@ def test_a_stacked_seed_follows_its_standalone_run_in_float32(paper):
             assert means["loss"] == pytest.approx(alone[i].read_means()["loss"], rel=1e-4)
 
 
-@pytest.mark.parametrize("mode", ["tf32", "float32"])
+@pytest.mark.parametrize("mode", ["tf32", "float32", "bf16"])
 def test_a_run_repeats_itself_bit_for_bit_captured_or_not(paper, mode):
     with precision(mode):
         trainers = [Trainer(paper, GPU), Trainer(paper, GPU), Trainer(paper, GPU, capture=False)]
@@ -91,6 +91,7 @@ def test_a_step_that_cannot_be_captured_goes_on_eagerly_and_says_why():
     assert float(count) == 3
     assert captured.reason is not None
     assert "captur" in captured.reason
+    assert torch.randn(3, device=GPU).isfinite().all()  # random numbers can be drawn as before
 
 
 @pytest.mark.parametrize("stacked", [False, True])

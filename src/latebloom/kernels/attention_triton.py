@@ -10,10 +10,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from latebloom.kernels.product_triton import product
+
 
 @triton.jit
 def _weights(q, k, times, tokens, scale, TOKENS: tl.constexpr, PRECISION: tl.constexpr):
-    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+    scores = product(q, tl.trans(k), PRECISION) * scale
     seen = (times[None, :] <= times[:, None]) & (times[None, :] < tokens)
     scores = tl.where(seen, scores, float("-inf"))
     weights = tl.exp(scores - tl.max(scores, 1)[:, None])
@@ -46,7 +48,7 @@ def _forward_kernel(
     weights = _weights(queries, keys, times, tokens, scale, TOKENS, PRECISION)
     # Memory order (B, T, H, E): the heads of a token stand together, as the output projection wants them.
     place = ((sequence * tokens + times[:, None]) * heads + head) * E + column
-    tl.store(mixed + place, tl.dot(weights, values, input_precision=PRECISION), real)
+    tl.store(mixed + place, product(weights, values, PRECISION), real)
 
 
 @triton.jit
@@ -63,12 +65,12 @@ def _backward_kernel(
     values = _load(v, extra, sequence, head, times, tokens, heads, v_strides, real, column, E, False)
     slope = _load(d_mixed, extra, sequence, head, times, tokens, heads, d_strides, real, column, E, False)
     weights = _weights(queries, keys, times, tokens, scale, TOKENS, PRECISION)
-    d_weights = tl.dot(slope, tl.trans(values), input_precision=PRECISION)
+    d_weights = product(slope, tl.trans(values), PRECISION)
     d_scores = weights * (d_weights - tl.sum(weights * d_weights, 1)[:, None]) * scale
     place = (sequence * tokens + times[:, None]) * d_token + head * E + column
-    tl.store(d_v + place, tl.dot(tl.trans(weights), slope, input_precision=PRECISION), real)
-    tl.store(d_q + place, tl.dot(d_scores, keys, input_precision=PRECISION), real)
-    tl.store(d_k + place, tl.dot(tl.trans(d_scores), queries, input_precision=PRECISION), real)
+    tl.store(d_v + place, product(tl.trans(weights), slope, PRECISION), real)
+    tl.store(d_q + place, product(d_scores, keys, PRECISION), real)
+    tl.store(d_k + place, product(tl.trans(d_scores), queries, PRECISION), real)
 
 
 def _tiling(tokens: int, features: int, warps: int) -> dict[str, int]:

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from latebloom.kernels.product_triton import add_product
+
 
 @triton.jit
 def _kernel(
@@ -26,7 +28,7 @@ def _kernel(
         inputs = start + tl.arange(0, INPUTS)
         part = tl.load(x + inputs[None, :], (rows[:, None] < rows_in_all) & (inputs[None, :] < inputs_in_all), 0.0)
         known = (inputs[:, None] < inputs_in_all) & (outputs[None, :] < outputs_in_all)
-        total = tl.dot(part, tl.load(weight + inputs[:, None], known, 0.0), total, input_precision=PRECISION)
+        total = add_product(total, part, tl.load(weight + inputs[:, None], known, 0.0), PRECISION)
     total += tl.load(bias + model * bias_stride + outputs, outputs < outputs_in_all, 0.0)[None, :]
     place = (model * rows_in_all + rows[:, None]) * outputs_in_all + outputs[None, :]
     tl.store(y + place, total, (rows[:, None] < rows_in_all) & (outputs[None, :] < outputs_in_all))

@@ -96,10 +96,12 @@ class _Fused(torch.autograd.Function):
         ctx: Any, x: Tensor, input_weight: Tensor, hidden_weight: Tensor, bias: Tensor, hidden: Tensor, memory: Tensor
     ) -> Any:
         models, batch, tokens, width = x.shape
-        x = x.contiguous()
+        precision = product_precision()
+        # In bf16 what is kept for the way back, the gates above all, takes half of the memory and of the moving.
+        x = x.contiguous().to(torch.bfloat16 if precision == "bf16" else x.dtype)
+        input_weight = input_weight.to(x.dtype)
         hidden_weight = hidden_weight if hidden_weight[0].is_contiguous() else hidden_weight.contiguous()
         gates = torch.bmm(x.view(models, batch * tokens, width), input_weight.mT).view(models, batch, tokens, 4 * width)
-        precision = product_precision()
         keep = any(ctx.needs_input_grad)
         outputs, before, memories = _kernels(width).forward(gates, hidden_weight, bias, hidden, memory, precision, keep)
         if keep:
@@ -122,10 +124,17 @@ class _Fused(torch.autograd.Function):
         )
         models, batch, tokens, width = x.shape
         flat = gates.view(models, batch * tokens, 4 * width)
-        d_x = torch.bmm(flat, input_weight).view_as(x)
-        d_input_weight = torch.bmm(flat.mT, x.view(models, batch * tokens, width))
-        d_hidden_weight = torch.bmm(flat.mT, before.view(models, batch * tokens, width))
+        d_x = _exact_bmm(flat, input_weight).view_as(x)
+        d_input_weight = _exact_bmm(flat.mT, x.view(models, batch * tokens, width))
+        d_hidden_weight = _exact_bmm(flat.mT, before.view(models, batch * tokens, width))
         return d_x, d_input_weight, d_hidden_weight, d_bias, d_hidden, d_memory
+
+
+def _exact_bmm(a: Tensor, b: Tensor) -> Tensor:
+    """A batched product in float32, whatever its factors are kept in."""
+    if a.dtype == torch.float32:
+        return torch.bmm(a, b)
+    return torch.bmm(a, b, out_dtype=torch.float32) if a.is_cuda else torch.bmm(a.float(), b.float())
 
 
 def _kernels(width: int) -> Any:

@@ -16,10 +16,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from latebloom.kernels.product_triton import add_product, factor, product
+
 
 @triton.jit
 def _tanh(x):
     return 2 * tl.sigmoid(2 * x) - 1
+
+
+@triton.jit
+def _gate(place, real):
+    """A gate as it was kept: in float32, or in half of that."""
+    return tl.load(place, real, 0.0).to(tl.float32)
 
 
 @triton.jit
@@ -57,10 +65,10 @@ def _forward_kernel(
     keep_shift = tl.load(shift + D, units < D, 0.0)[None, :]
     candidate_shift = tl.load(shift + 2 * D, units < D, 0.0)[None, :]
     reveal_shift = tl.load(shift + 3 * D, units < D, 0.0)[None, :]
-    to_admit = tl.load(weight, square, 0.0)
-    to_keep = tl.load(weight + gate, square, 0.0)
-    to_candidate = tl.load(weight + 2 * gate, square, 0.0)
-    to_reveal = tl.load(weight + 3 * gate, square, 0.0)
+    to_admit = factor(tl.load(weight, square, 0.0), PRECISION)
+    to_keep = factor(tl.load(weight + gate, square, 0.0), PRECISION)
+    to_candidate = factor(tl.load(weight + 2 * gate, square, 0.0), PRECISION)
+    to_reveal = factor(tl.load(weight + 3 * gate, square, 0.0), PRECISION)
 
     state = sequences[:, None] * D + units[None, :]
     hidden = tl.load(first_hidden + state, real, 0.0)
@@ -69,22 +77,22 @@ def _forward_kernel(
     place = sequences[:, None] * tokens * D + units[None, :]
     final = tl.zeros([ROWS, 1], tl.int32) + tokens - 1
     # The input's share of the next token's gates is fetched while this token's are computed.
-    admit_next = tl.load(gates, real, 0.0)
-    keep_next = tl.load(gates + D, real, 0.0)
-    candidate_next = tl.load(gates + 2 * D, real, 0.0)
-    reveal_next = tl.load(gates + 3 * D, real, 0.0)
+    admit_next = _gate(gates, real)
+    keep_next = _gate(gates + D, real)
+    candidate_next = _gate(gates + 2 * D, real)
+    reveal_next = _gate(gates + 3 * D, real)
     for t in range(tokens):
         admit, keep = admit_next + admit_shift, keep_next + keep_shift
         candidate, reveal = candidate_next + candidate_shift, reveal_next + reveal_shift
         ahead = real & (t < final)
-        admit_next = tl.load(gates + 4 * D, ahead, 0.0)
-        keep_next = tl.load(gates + 5 * D, ahead, 0.0)
-        candidate_next = tl.load(gates + 6 * D, ahead, 0.0)
-        reveal_next = tl.load(gates + 7 * D, ahead, 0.0)
-        admit = tl.sigmoid(tl.dot(hidden, to_admit, admit, input_precision=PRECISION))
-        keep = tl.sigmoid(tl.dot(hidden, to_keep, keep, input_precision=PRECISION))
-        candidate = _tanh(tl.dot(hidden, to_candidate, candidate, input_precision=PRECISION))
-        reveal = tl.sigmoid(tl.dot(hidden, to_reveal, reveal, input_precision=PRECISION))
+        admit_next = _gate(gates + 4 * D, ahead)
+        keep_next = _gate(gates + 5 * D, ahead)
+        candidate_next = _gate(gates + 6 * D, ahead)
+        reveal_next = _gate(gates + 7 * D, ahead)
+        admit = tl.sigmoid(add_product(admit, hidden, to_admit, PRECISION))
+        keep = tl.sigmoid(add_product(keep, hidden, to_keep, PRECISION))
+        candidate = _tanh(add_product(candidate, hidden, to_candidate, PRECISION))
+        reveal = tl.sigmoid(add_product(reveal, hidden, to_reveal, PRECISION))
         if KEEP:
             tl.store(before + place, hidden, real)
             tl.store(gates, admit, real)
@@ -133,10 +141,10 @@ def _backward_kernel(
     # [n, k]: what unit n's gate gives back to unit k's output
     weight = hidden_weight + model * weight_stride + inputs[:, None] * D + units[None, :]
     gate = D * D
-    to_admit = tl.load(weight, square, 0.0)
-    to_keep = tl.load(weight + gate, square, 0.0)
-    to_candidate = tl.load(weight + 2 * gate, square, 0.0)
-    to_reveal = tl.load(weight + 3 * gate, square, 0.0)
+    to_admit = factor(tl.load(weight, square, 0.0), PRECISION)
+    to_keep = factor(tl.load(weight + gate, square, 0.0), PRECISION)
+    to_candidate = factor(tl.load(weight + 2 * gate, square, 0.0), PRECISION)
+    to_reveal = factor(tl.load(weight + 3 * gate, square, 0.0), PRECISION)
 
     state = sequences[:, None] * D + units[None, :]
     d_hidden = tl.zeros([ROWS, UNITS], tl.float32)
@@ -151,10 +159,10 @@ def _backward_kernel(
     memory = tl.load(memories + place, real, 0.0)
     final = tl.zeros([ROWS, 1], tl.int32) + tokens - 1
     # What the token before needs is fetched while this token's gradients are computed.
-    admit_next = tl.load(gates, real, 0.0)
-    keep_next = tl.load(gates + D, real, 0.0)
-    candidate_next = tl.load(gates + 2 * D, real, 0.0)
-    reveal_next = tl.load(gates + 3 * D, real, 0.0)
+    admit_next = _gate(gates, real)
+    keep_next = _gate(gates + D, real)
+    candidate_next = _gate(gates + 2 * D, real)
+    reveal_next = _gate(gates + 3 * D, real)
     slope_next = tl.load(d_outputs + place, real, 0.0)
     memory_next = tl.load(memories + place - D, real & (final > 0), 0.0)
     for back in range(tokens):
@@ -164,10 +172,10 @@ def _backward_kernel(
         if back == tokens - 1:
             memory_before = tl.load(first_memory + state, real, 0.0)
         ahead = real & (back < final)
-        admit_next = tl.load(gates - 4 * D, ahead, 0.0)
-        keep_next = tl.load(gates - 3 * D, ahead, 0.0)
-        candidate_next = tl.load(gates - 2 * D, ahead, 0.0)
-        reveal_next = tl.load(gates - D, ahead, 0.0)
+        admit_next = _gate(gates - 4 * D, ahead)
+        keep_next = _gate(gates - 3 * D, ahead)
+        candidate_next = _gate(gates - 2 * D, ahead)
+        reveal_next = _gate(gates - D, ahead)
         slope_next = tl.load(d_outputs + place - D, ahead, 0.0)
         memory_next = tl.load(memories + place - 2 * D, real & (back + 1 < final), 0.0)
         shown = _tanh(memory)
@@ -187,10 +195,10 @@ def _backward_kernel(
         d_keep_shift += d_keep
         d_candidate_shift += d_candidate
         d_reveal_shift += d_reveal
-        d_hidden = tl.dot(d_admit, to_admit, input_precision=PRECISION)
-        d_hidden = tl.dot(d_keep, to_keep, d_hidden, input_precision=PRECISION)
-        d_hidden = tl.dot(d_candidate, to_candidate, d_hidden, input_precision=PRECISION)
-        d_hidden = tl.dot(d_reveal, to_reveal, d_hidden, input_precision=PRECISION)
+        d_hidden = product(d_admit, to_admit, PRECISION)
+        d_hidden = add_product(d_hidden, d_keep, to_keep, PRECISION)
+        d_hidden = add_product(d_hidden, d_candidate, to_candidate, PRECISION)
+        d_hidden = add_product(d_hidden, d_reveal, to_reveal, PRECISION)
         memory = memory_before
         place -= D
         gates -= 4 * D
@@ -210,7 +218,7 @@ MAX_WIDTH = 64
 
 def _tiling(width: int, precision: str) -> dict[str, int]:
     """How a kernel divides its work; measured on an H200."""
-    rows, warps = (16, 4) if precision == "tf32" else (32, 8)
+    rows, warps = (32, 8) if precision == "tf32x3" else (16, 4)
     return {"D": width, "UNITS": max(16, triton.next_power_of_2(width)), "ROWS": rows, "num_warps": warps}
 
 
@@ -224,8 +232,8 @@ def forward(
     """
     models, batch, tokens, four_widths = gates.shape
     width = four_widths // 4
-    outputs = gates.new_empty(models, batch, tokens, width)
-    before = torch.empty_like(outputs) if keep else outputs.new_empty(0)
+    outputs = hidden.new_empty(models, batch, tokens, width)
+    before = gates.new_empty(outputs.shape if keep else 0)  # a factor of products, and no more exact than the gates
     memories = torch.empty_like(outputs) if keep else outputs.new_empty(models, batch, 1, width)
     settings = _tiling(width, precision)
     grid = (triton.cdiv(batch, settings["ROWS"]), models)
@@ -249,8 +257,8 @@ def backward(
     models, batch, tokens, width = memories.shape
     settings = _tiling(width, precision)
     tiles = triton.cdiv(batch, settings["ROWS"])
-    d_bias = gates.new_empty(models, tiles, 4 * width)
-    d_hidden, d_memory = (gates.new_empty(models, batch, width) for _ in range(2))
+    d_bias = memories.new_empty(models, tiles, 4 * width)
+    d_hidden, d_memory = (memories.new_empty(models, batch, width) for _ in range(2))
     _backward_kernel[(tiles, models)](
         gates, d_outputs, d_memories, hidden_weight, memory.contiguous(), memories, d_bias, d_hidden, d_memory, batch,
         tokens, hidden_weight.stride(0), HAS_D_MEMORIES=d_memories is not None, PRECISION=precision, **settings,

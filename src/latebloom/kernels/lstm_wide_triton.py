@@ -15,7 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from latebloom.kernels.lstm_triton import _tanh
+from latebloom.kernels.lstm_triton import _gate, _tanh
+from latebloom.kernels.product_triton import add_product
 
 
 @triton.jit
@@ -46,14 +47,14 @@ def _forward_kernel(
             tile = weight + units[None, :] * D
             shift = bias + model * 4 * D + units
             at = gates + 4 * place + units[None, :]
-            admit = tl.load(at, real, 0.0) + tl.load(shift, units < D, 0.0)[None, :]
-            admit = tl.dot(hidden, tl.load(tile, known, 0.0), admit, input_precision=PRECISION)
-            keep = tl.load(at + D, real, 0.0) + tl.load(shift + D, units < D, 0.0)[None, :]
-            keep = tl.dot(hidden, tl.load(tile + gate, known, 0.0), keep, input_precision=PRECISION)
-            candidate = tl.load(at + 2 * D, real, 0.0) + tl.load(shift + 2 * D, units < D, 0.0)[None, :]
-            candidate = tl.dot(hidden, tl.load(tile + 2 * gate, known, 0.0), candidate, input_precision=PRECISION)
-            reveal = tl.load(at + 3 * D, real, 0.0) + tl.load(shift + 3 * D, units < D, 0.0)[None, :]
-            reveal = tl.dot(hidden, tl.load(tile + 3 * gate, known, 0.0), reveal, input_precision=PRECISION)
+            admit = _gate(at, real) + tl.load(shift, units < D, 0.0)[None, :]
+            admit = add_product(admit, hidden, tl.load(tile, known, 0.0), PRECISION)
+            keep = _gate(at + D, real) + tl.load(shift + D, units < D, 0.0)[None, :]
+            keep = add_product(keep, hidden, tl.load(tile + gate, known, 0.0), PRECISION)
+            candidate = _gate(at + 2 * D, real) + tl.load(shift + 2 * D, units < D, 0.0)[None, :]
+            candidate = add_product(candidate, hidden, tl.load(tile + 2 * gate, known, 0.0), PRECISION)
+            reveal = _gate(at + 3 * D, real) + tl.load(shift + 3 * D, units < D, 0.0)[None, :]
+            reveal = add_product(reveal, hidden, tl.load(tile + 3 * gate, known, 0.0), PRECISION)
             admit, keep, reveal = tl.sigmoid(admit), tl.sigmoid(keep), tl.sigmoid(reveal)
             candidate = _tanh(candidate)
             state = memory + sequences[:, None] * D + units[None, :]
@@ -93,8 +94,8 @@ def _backward_kernel(
             else:
                 memory_before = tl.load(memories + place - D + units[None, :], real, 0.0)
             at = gates + 4 * place + units[None, :]
-            admit, keep = tl.load(at, real, 0.0), tl.load(at + D, real, 0.0)
-            candidate, reveal = tl.load(at + 2 * D, real, 0.0), tl.load(at + 3 * D, real, 0.0)
+            admit, keep = _gate(at, real), _gate(at + D, real)
+            candidate, reveal = _gate(at + 2 * D, real), _gate(at + 3 * D, real)
             shown = _tanh(tl.load(memories + place + units[None, :], real, 0.0))
             slope = tl.load(d_hidden + state, real, 0.0) + tl.load(d_outputs + place + units[None, :], real, 0.0)
             through = tl.load(d_memory + state, real, 0.0) + slope * reveal * (1 - shown * shown)
@@ -113,8 +114,8 @@ def _backward_kernel(
             tile = weight + units[None, :]
             slope = tl.zeros([ROWS, CHUNK], tl.float32)
             for which in range(4):
-                d_gate = tl.load(at + which * D, whole, 0.0)
-                slope = tl.dot(d_gate, tl.load(tile + which * gate, known, 0.0), slope, input_precision=PRECISION)
+                d_gate = _gate(at + which * D, whole)
+                slope = add_product(slope, d_gate, tl.load(tile + which * gate, known, 0.0), PRECISION)
             real = (rows[:, None] < batch) & (units[None, :] < D)
             tl.store(d_hidden + sequences[:, None] * D + units[None, :], slope, real)
         tl.debug_barrier()
@@ -133,8 +134,9 @@ def forward(
     """As `lstm_triton.forward`."""
     models, batch, tokens, four_widths = gates.shape
     width = four_widths // 4
-    outputs = gates.new_empty(models, batch, tokens, width)
-    before, memories = (torch.empty_like(outputs) if keep else outputs.new_empty(0) for _ in range(2))
+    outputs = hidden.new_empty(models, batch, tokens, width)
+    before = gates.new_empty(outputs.shape if keep else 0)
+    memories = torch.empty_like(outputs) if keep else outputs.new_empty(0)
     last = memory.contiguous().clone()
     settings = _tiling(width)
     _forward_kernel[(triton.cdiv(batch, settings["ROWS"]), models)](
@@ -156,9 +158,9 @@ def backward(
     """As `lstm_triton.backward`."""
     models, batch, tokens, width = memories.shape
     settings = _tiling(width)
-    d_hidden, d_memory = (gates.new_zeros(models, batch, width) for _ in range(2))
+    d_hidden, d_memory = (memories.new_zeros(models, batch, width) for _ in range(2))
     _backward_kernel[(triton.cdiv(batch, settings["ROWS"]), models)](
         gates, d_outputs, d_memories, hidden_weight, memory.contiguous(), memories, d_hidden, d_memory, batch, tokens,
         hidden_weight.stride(0), HAS_D_MEMORIES=d_memories is not None, PRECISION=precision, **settings,
     )  # fmt: skip
-    return gates.flatten(1, 2).sum(1), d_hidden, d_memory
+    return gates.flatten(1, 2).sum(1, dtype=memories.dtype), d_hidden, d_memory

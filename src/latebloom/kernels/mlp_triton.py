@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from latebloom.kernels.product_triton import add_product, product
+
 
 @triton.jit
 def _gelu(x):
@@ -40,9 +42,9 @@ def _forward_kernel(
     up_bias += model * up_bias_stride + units
     total = tl.zeros([ROWS, WIDTH], tl.float32)
     for _ in range(0, hidden_in_all, HIDDEN):
-        above = tl.dot(inputs, tl.load(up_tile, columns[:, None] < D, 0.0), input_precision=PRECISION)
+        above = product(inputs, tl.load(up_tile, columns[:, None] < D, 0.0), PRECISION)
         hidden = _gelu(above + tl.load(up_bias)[None, :])
-        total = tl.dot(hidden, tl.load(down_tile, columns[None, :] < D, 0.0), total, input_precision=PRECISION)
+        total = add_product(total, hidden, tl.load(down_tile, columns[None, :] < D, 0.0), PRECISION)
         up_tile += HIDDEN * D
         down_tile += HIDDEN
         up_bias += HIDDEN
@@ -67,10 +69,10 @@ def _backward_inputs_kernel(
     total = tl.zeros([ROWS, WIDTH], tl.float32)
     for _ in range(0, hidden_in_all, HIDDEN):
         weight = tl.load(up_tile, columns[:, None] < D, 0.0)
-        above = tl.dot(inputs, weight, input_precision=PRECISION) + tl.load(up_bias)[None, :]
+        above = product(inputs, weight, PRECISION) + tl.load(up_bias)[None, :]
         _, bend = _gelu_and_slope(above)
-        d_hidden = tl.dot(slope, tl.load(down_tile, columns[:, None] < D, 0.0), input_precision=PRECISION)
-        total = tl.dot(d_hidden * bend, tl.trans(weight), total, input_precision=PRECISION)
+        d_hidden = product(slope, tl.load(down_tile, columns[:, None] < D, 0.0), PRECISION)
+        total = add_product(total, d_hidden * bend, tl.trans(weight), PRECISION)
         up_tile += HIDDEN * D
         down_tile += HIDDEN
         up_bias += HIDDEN
@@ -99,10 +101,10 @@ def _backward_weights_kernel(
         real = (rows[:, None] < rows_in_all) & (columns[None, :] < D)
         place = (model * rows_in_all + rows[:, None]) * D + columns[None, :]
         inputs, slope = tl.load(x + place, real, 0.0), tl.load(d_y + place, real, 0.0)
-        hidden, bend = _gelu_and_slope(tl.dot(inputs, up_weight, input_precision=PRECISION) + shift)
-        d_above = tl.dot(slope, down_weight, input_precision=PRECISION) * bend
-        up_total = tl.dot(tl.trans(d_above), inputs, up_total, input_precision=PRECISION)
-        down_total = tl.dot(tl.trans(hidden), slope, down_total, input_precision=PRECISION)
+        hidden, bend = _gelu_and_slope(product(inputs, up_weight, PRECISION) + shift)
+        d_above = product(slope, down_weight, PRECISION) * bend
+        up_total = add_product(up_total, tl.trans(d_above), inputs, PRECISION)
+        down_total = add_product(down_total, tl.trans(hidden), slope, PRECISION)
         shift_total += tl.sum(d_above, 0)
         slope_total += tl.sum(slope, 0)
     # Parts are added up afterwards in a fixed order.

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_batchedtensor  # torch has no public name for the question
 
+from latebloom.kernels.precision import takes_bf16
+
 Operation = Callable[..., Any]
 
 
@@ -41,6 +43,9 @@ def stackable(single: Operation, stacked: Operation) -> Operation:
     def operation(*arguments: Any) -> Any:
         if any(is_stacked(argument) for argument in arguments):
             return Stacked.apply(*arguments)
+        if takes_bf16(arguments[0]):  # the library has no such products, so that one model is a stack of one
+            outputs = stacked(*(_in_front(argument, None, 1) for argument in arguments))
+            return tuple(output[0] for output in outputs) if isinstance(outputs, tuple) else outputs[0]
         return single(*arguments)
 
     return operation
