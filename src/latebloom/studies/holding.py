@@ -4,15 +4,15 @@ from dataclasses import replace
 
 from latebloom.config import RunConfig
 from latebloom.studies.plan import Arm, Plan, Scale, study
-from latebloom.studies.scales import SIZES, at_rate, base_config, composite, delayed, seeds
+from latebloom.studies.scales import SIZES, at_rate, base_config, composite, delayed, middle_rates
 
 
 @study("holding")
 def holding(scale: Scale) -> Plan:
     """Bypass, freeze, ramp; zero output; what is asked; the recurrence's rate; supervision; order: one change each."""
     size = SIZES[scale]
-    rate = size.rates[-2]
-    base = at_rate(base_config(size, composite(size)), rate, rate / 2)
+    _, rate = middle_rates(size)
+    base = at_rate(base_config(size, composite(size)), rate)
     dat = delayed(base)
     ramp = max(1, size.steps // 10)
     arms = [
@@ -20,11 +20,12 @@ def holding(scale: Scale) -> Plan:
         Arm("freeze", delayed(_random_output(base), hold="freeze")),
         Arm("ramp", delayed(base, hold="ramp", ramp_steps=ramp)),
         Arm("random output", _random_output(dat)),
-        Arm("no look-back", replace(dat, model=_attention(dat, look_back=False).model)),
-        Arm("all asked", delayed(base, withhold=())),
+        Arm("no look-back", _attention(dat, look_back=False)),
+        Arm("sharpened", _attention(dat, sharpen=True)),
+        Arm("recall withheld", delayed(base, withhold=("recall",))),
         Arm("recurrence at 0.3", replace(dat, training=replace(dat.training, recurrence_factor=0.3))),
-        Arm("the same rate after", at_rate(dat, rate)),
-        Arm("joint", at_rate(base, rate)),
+        Arm("half the rate after", at_rate(dat, rate, rate / 2)),
+        Arm("joint", base),
     ]
     for name, settings in {
         "outcome": {"supervision": "outcome"},
@@ -33,8 +34,8 @@ def holding(scale: Scale) -> Plan:
     }.items():
         task = composite(size, **settings)
         arms.append(Arm(f"dat, {name}", replace(dat, task=task)))
-        arms.append(Arm(f"joint, {name}", replace(at_rate(base, rate), task=task)))
-    return Plan(arms, seeds(size))
+        arms.append(Arm(f"joint, {name}", replace(base, task=task)))
+    return Plan(arms, range(size.fewer_seeds))
 
 
 def _random_output(run: RunConfig) -> RunConfig:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from latebloom.config import RunConfig
 from latebloom.models.settings import hybrid, lstm, transformer
 from latebloom.studies.plan import Arm, Plan, Scale, study
-from latebloom.studies.scales import SIZES, Size, at_rate, base_config, composite, delayed, seeds, tuning_seeds
+from latebloom.studies.scales import SIZES, Size, at_rate, base_config, composite, delayed, tuning_seeds
 from latebloom.tasks import ModularSum, Recall, Task
 
 
@@ -15,7 +15,7 @@ def paper(scale: Scale) -> Plan:
     size = SIZES[scale]
     tasks: list[Task] = [ModularSum(), Recall(keys=512), composite(size)]
     arms = [arm for task in tasks for arm in _arms(size, task)]
-    return Plan(arms, seeds(size), tuning_seeds(size))
+    return Plan(arms, range(size.seeds), tuning_seeds(size))
 
 
 def _arms(size: Size, task: Task) -> list[Arm]:
@@ -30,9 +30,8 @@ def _arms(size: Size, task: Task) -> list[Arm]:
 
 
 def _grid(size: Size, run: RunConfig) -> tuple[RunConfig, ...]:
-    """Every learning rate with both ways of weighing the loss, for each arm alike; a delay's second phase is at half
-    the rate of its first, which is part of what it is."""
-    rates = [at_rate(run, rate, rate / 2 if run.delay else None) for rate in size.rates]
+    """Every learning rate with both ways of weighing the loss, for each arm alike."""
+    rates = [at_rate(run, rate) for rate in size.rates]
     if len(run.task.answers) == 1:  # one answer: both ways weigh it alike
         return tuple(rates)
     weighings = ("answers", "positions")
