@@ -174,11 +174,12 @@ def bench(
     *,
     out: Path = Path("bench.json"),
     device: Device = None,
-    precision: Literal["tf32", "float32"] = "tf32",
+    precision: Literal["tf32", "float32", "bf16"] = "tf32",
     seconds: float = 0.5,
     growth: bool = False,
     hundred_seeds: bool = False,
     steps: int = 10_000,
+    peers: bool = False,
 ) -> None:
     """How fast training is on this machine, beside what it is compared with; arms take turns in one run.
 
@@ -190,6 +191,7 @@ def bench(
         growth: On a GPU, also how speed changes with seeds, width and length.
         hundred_seeds: On a GPU, also a study of a hundred seeds, both ways of training, tested to 16 times the length.
         steps: The steps of that study.
+        peers: On a CPU, also an LSTM layer against that of other libraries, where they are installed (JAX).
     """
     from latebloom.bench.report import run_bench
 
@@ -197,7 +199,7 @@ def bench(
     require(steps >= 10, "steps", steps, "10 or more")
     if out.is_dir() or not out.parent.is_dir():
         raise ConfigError(f"out: {out} is not a file that could be written")
-    chosen = {"growth": growth, "hundred": hundred_seeds, "steps": steps}
+    chosen = {"growth": growth, "hundred": hundred_seeds, "steps": steps, "peers": peers}
     run_bench(out, device=device, mode=precision, seconds=seconds, **chosen)
 
 

@@ -8,11 +8,13 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from latebloom.bench import peers
 from latebloom.bench.arms import textbook, textbook_trainer
 from latebloom.bench.cpu import Worker
 from latebloom.bench.measure import Arm, product_peak, take_turns
 from latebloom.bench.settings import LENGTH, bench_config
 from latebloom.bench.work import step_operations
+from latebloom.errors import ConfigError
 from latebloom.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -89,13 +91,15 @@ def test_a_worker_steps_when_it_is_told_and_stops():
 
 def test_the_command_writes_every_figure_of_a_cpu(tmp_path):
     out = tmp_path / "bench.json"
-    command = [sys.executable, "-m", "latebloom", "bench", "--device", "cpu", "--seconds", "0.05", "--out", str(out)]
+    options = ["--device", "cpu", "--seconds", "0.05", "--peers", "--out", str(out)]
+    command = [sys.executable, "-m", "latebloom", "bench", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     report = json.loads(out.read_text())
     assert {"environment", "steps_per_second", "processes_over_threads", "share_of_peak", "cores"} <= report.keys()
     assert 0 < report["share_of_peak"]["64"]["median"] < 1.2
     assert "share of the product peak, width 64" in done.stdout
+    assert report["ratio_to_peers"].keys() == peers.PEERS.keys()
 
 
 @pytest.mark.parametrize(
@@ -111,3 +115,18 @@ def test_a_mistake_is_one_sentence(words, said):
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", list(peers.PEERS))
+def test_a_peer_does_the_same_work(name):
+    pytest.importorskip(peers.PEERS[name][0])
+    given = peers.layer_inputs(8, batch=3, tokens=5)
+    ours, theirs = peers.latebloom_lstm(*given)(), peers.installed_peers()[name](*given)()
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, torch.tensor(other.tolist()), rtol=1e-4, atol=1e-5)
+
+
+def test_peers_that_are_not_there_are_named(monkeypatch):
+    monkeypatch.setattr(peers, "PEERS", {"JAX": ("a_module_that_nobody_has", peers.jax_lstm)})
+    with pytest.raises(ConfigError, match=r"none is installed; choices: JAX \(pip install 'latebloom\[peers\]'\)"):
+        peers.installed_peers()

@@ -17,7 +17,15 @@ from latebloom.training.environment import choose_device, describe_environment
 
 
 def run_bench(
-    out: Path, *, device: str | None, mode: Precision, seconds: float, growth: bool, hundred: bool, steps: int
+    out: Path,
+    *,
+    device: str | None,
+    mode: Precision,
+    seconds: float,
+    growth: bool,
+    hundred: bool,
+    steps: int,
+    peers: bool = False,
 ) -> dict[str, Any]:
     """Every figure there is for this machine, on the terminal and in a file; the file is written as it goes."""
     chosen = choose_device(device)
@@ -36,7 +44,7 @@ def run_bench(
                 torch.cuda.empty_cache()
                 report |= hundred_seeds(chosen, seeds=100, steps=steps, tell=tell)
         else:
-            report |= bench_cpu(usable_cores(), seconds=seconds, tell=tell)
+            report |= bench_cpu(usable_cores(), seconds=seconds, peers=peers, tell=tell)
     write_json(out, report)
     Console().print(gpu_table(report) if chosen.type == "cuda" else cpu_table(report))
     return report
@@ -72,4 +80,6 @@ def cpu_table(report: dict[str, Any]) -> Table:
     for width, share in report["share_of_peak"].items():
         table.add_row(f"share of the product peak, width {width}", f"{share['maximum']:.0%}", f"{share['median']:.0%}")
     table.add_row("ratio to a textbook LSTM", "", f"{report['ratio_to_textbook']:.2f}")
+    for name, ratio in report["ratio_to_peers"].items():
+        table.add_row(f"an LSTM layer, ratio to {name}", "", f"{ratio:.2f}")
     return table
