@@ -96,30 +96,55 @@ def study() -> str:
 
 
 def precisions() -> str:
-    """Accuracy at each length in either precision, over the same seeds, and the difference seed by seed."""
-    runs = {mode: read(f"precision-{mode}.json")["runs"] for mode in ("float32", "tf32")}
+    """Accuracy at each length in every precision, over the same seeds, and how far each is from float32's."""
+    runs = {mode: read(f"precision-{mode}.json")["runs"] for mode in ("float32", "tf32", "bf16")}
     by_seed = {
         mode: {run["seed"]: {row["length"]: row["accuracy"] for row in run["evaluation"]["lengths"]} for run in rows}
         for mode, rows in runs.items()
     }
     seeds = sorted(by_seed["float32"])
-    assert seeds == sorted(by_seed["tf32"])
+    assert all(sorted(each) == seeds for each in by_seed.values())
     start = runs["tf32"][0]["evaluation"]["training_length"]
-    lines = ["| length | float32 | tf32 | tf32 - float32, seed by seed [95%] |", "|---|---|---|---|"]
-    for length in by_seed["tf32"][seeds[0]]:
-        one, other = (np.array([by_seed[mode][seed][length] for seed in seeds]) for mode in ("float32", "tf32"))
-        gap = other - one
-        interval = bootstrap((gap,), np.mean, rng=np.random.default_rng(0)).confidence_interval
-        lines.append(
-            f"| {length / start:g}x | {mean(one):.3f} | {mean(other):.3f} | "
-            f"{gap.mean():+.3f} [{interval.low:+.3f}, {interval.high:+.3f}] |"
-        )
-    held = {mode: sum(run["reach"] >= 3 for run in rows) for mode, rows in runs.items()}
-    lines += [
-        "",
-        f"A reach of 3 or more: {held['float32']} of {len(seeds)} seeds in float32, {held['tf32']} in tf32.",
+    lines = [
+        "| length | float32 | tf32 | bf16 | tf32 - float32, seed by seed [95%] | bf16 - float32 [95%] |",
+        "|---|---|---|---|---|---|",
     ]
+    for length in by_seed["tf32"][seeds[0]]:
+        exact, *rounded = (np.array([each[seed][length] for seed in seeds]) for each in by_seed.values())
+        means = " | ".join(f"{mean(one):.3f}" for one in (exact, *rounded))
+        gaps = " | ".join(_interval(one - exact) for one in rounded)
+        lines.append(f"| {length / start:g}x | {means} | {gaps} |")
+    held = ", ".join(f"{sum(run['reach'] >= 3 for run in rows)} in {mode}" for mode, rows in runs.items())
+    lines += ["", f"Seeds with a reach of 3 or more, of {len(seeds)}: {held}."]
     return "\n".join(lines)
+
+
+def bf16() -> str:
+    """What bf16 gains, in steps and in the LSTM alone."""
+    two, one = read("bench-h200.json"), read("bench-h200-bf16.json")
+
+    def milliseconds(report: dict[str, Any], group: str, arm: str) -> float:
+        arms = report["arms"] if group == "" else report["fused_lstm"][group]["arms"]
+        return arms[arm]["step_ms"]["minimum"]
+
+    lines = ["| milliseconds | tf32 | bf16 |", "|---|---|---|"]
+    for label, group, arm in (
+        ("step of 64 stacked runs", "", "64 stacked runs"),
+        ("step of 256 stacked runs", "", "256 stacked runs"),
+        ("the fused LSTM, 64 models, width 64", "64", "the fused LSTM, captured, width 64"),
+        ("the same, width 128", "128", "the fused LSTM, captured, width 128"),
+    ):
+        lines.append(f"| {label} | {milliseconds(two, group, arm):.2f} | {milliseconds(one, group, arm):.2f} |")
+    narrow, wide = (one[name] for name in ("fused_lstm_ratio", "fused_lstm_ratio_128"))
+    ratios = f"Captured cuDNN calls (tf32) take {narrow:.1f} times as long as the fused LSTM in bf16; at width 128 {wide:.1f}."
+    return "\n".join([*lines, "", ratios])
+
+
+def _interval(gaps: np.ndarray) -> str:
+    if not gaps.any():
+        return "+0.000"
+    interval = bootstrap((gaps,), np.mean, rng=np.random.default_rng(0)).confidence_interval
+    return f"{gaps.mean():+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
 
 
 def speed() -> str:
@@ -139,6 +164,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "growth": growth,
     "study": study,
     "precision": precisions,
+    "bf16": bf16,
 }
 README = ROOT / "README.md"
 
