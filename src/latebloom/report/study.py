@@ -11,6 +11,7 @@ from latebloom.report.panel import Panel, comparisons, panels
 from latebloom.report.statistics import Comparison
 from latebloom.report.study_page import Section, study_page
 from latebloom.report.study_tables import accuracy_table, comparison_table, every_length_table, reach_table
+from latebloom.report.switches import switch_table
 from latebloom.report.tables import as_latex, as_markdown
 from latebloom.report.words import doubt, headline
 from latebloom.results.file import read_results
@@ -33,6 +34,8 @@ def _section(name: str, panel: Panel, compared: list[Comparison]) -> Section:
     tables = {"accuracy": accuracy_table(panel), "reach": reach_table(panel)}
     if compared:
         tables["compared"] = comparison_table(panel, compared)
+    if (switches := switch_table(panel)) is not None:
+        tables["switches"] = switches
     return Section(
         name=name,
         panel=panel,

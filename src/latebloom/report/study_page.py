@@ -82,7 +82,12 @@ def _add_section(page: Page, section: Section, studies: list[str]) -> None:
     if panel.failures:
         failed = "; ".join(f"{run.arm}, seed {run.seed}: {run.failure}" for run in panel.failures)
         page.text(f"Runs that did not finish, and are missing everywhere: {failed}.", "note")
-    for name, heading in (("accuracy", "Accuracy"), ("reach", "Reach and cliff"), ("compared", "Arms compared")):
+    for name, heading in (
+        ("accuracy", "Accuracy"),
+        ("reach", "Reach and cliff"),
+        ("compared", "Arms compared"),
+        ("switches", "When attention comes in"),
+    ):
         if name in section.tables:
             table = section.tables[name]
             folded = len(table.rows) > MOST_ROWS

@@ -16,10 +16,10 @@ MULTIPLES = (1, 2, 3, 4, 8, 16, 32, 64)
 def accuracy_table(panel: Panel) -> Table:
     """A row an arm, a column for each of the main lengths."""
     lengths = _main_lengths(panel)
-    rows = [(Cell(arm), seeds_of(panel, arm), *(_accuracy(panel, arm, n) for n in lengths)) for arm in panel.arms]
+    rows = [(Cell(arm), seeds_of(panel, arm), *(accuracy_cell(panel, arm, n) for n in lengths)) for arm in panel.arms]
     return Table(
         title=f"All answers right: {panel.title}",
-        head=("arm", "seeds", *(_times(panel, length) for length in lengths)),
+        head=("arm", "seeds", *(times(panel, length) for length in lengths)),
         rows=tuple(rows),
         note=_over_seeds(panel, "Mean over seeds"),
     )
@@ -30,7 +30,9 @@ def every_length_table(panel: Panel) -> Table:
     return Table(
         title=f"All answers right at every tested length: {panel.title}",
         head=("length", *panel.arms),
-        rows=tuple((Cell(_times(panel, n)), *(_accuracy(panel, arm, n) for arm in panel.arms)) for n in panel.lengths),
+        rows=tuple(
+            (Cell(times(panel, n)), *(accuracy_cell(panel, arm, n) for arm in panel.arms)) for n in panel.lengths
+        ),
         note=_over_seeds(panel, "Mean over seeds"),
     )
 
@@ -72,7 +74,7 @@ def comparison_table(panel: Panel, compared: Sequence[Comparison]) -> Table:
     )
 
 
-def _accuracy(panel: Panel, arm: str, length: int) -> Cell:
+def accuracy_cell(panel: Panel, arm: str, length: int) -> Cell:
     """An accuracy with its interval over seeds, and how many there are if it is not all that the arm has."""
     estimate = panel.estimate(arm, length)
     if estimate is None:
@@ -82,7 +84,7 @@ def _accuracy(panel: Panel, arm: str, length: int) -> Cell:
     return Cell(f"{estimate.mean:.1%}{fewer}", interval)
 
 
-def _times(panel: Panel, length: int) -> str:
+def times(panel: Panel, length: int) -> str:
     return f"{length / panel.training_length:.3g}x ({length})"
 
 
