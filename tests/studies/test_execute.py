@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -144,14 +145,22 @@ def test_a_worker_that_is_killed_is_started_again_and_goes_on(tiny, tmp_path):
     assert len(resumed) == 1
 
 
-def test_a_worker_that_dies_again_and_again_is_a_failure(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("latebloom.studies.local._work", _die)
-    failures = train_all({"a": tiny}, tmp_path, workers=1, device="cpu")
-    assert failures == {"a": "its process ended 3 times, at last with status 9"}
-
-
-def _die(job, events):
+def _die(job, words):
     os._exit(9)
+
+
+def _die_in_a_word(job, words):
+    os.write(words.fileno(), struct.pack("!i", 1000) + b"a thousand bytes were promised")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("death", "status"), [(_die, 9), (_die_in_a_word, -9)])
+def test_a_worker_that_dies_again_and_again_is_a_failure(tiny, tmp_path, monkeypatch, death, status):
+    monkeypatch.setattr("latebloom.studies.local._work", death)
+    seen = []
+    failures = train_all({"a": tiny}, tmp_path, workers=1, device="cpu", observe=lambda name, one: seen.append(one))
+    assert failures == {"a": f"its process ended 3 times, at last with status {status}"}
+    assert [one.phase for one in seen] == ["failed"]
 
 
 def test_the_command_leaves_results_and_a_page(tiny, tmp_path, capsys):
