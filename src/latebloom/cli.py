@@ -17,7 +17,7 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from latebloom import __version__
-from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, require
+from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, full_disk_in_words, require
 from latebloom.usage import changes_last, one_sentence
 
 Overrides = Annotated[Positional[tuple[str, ...]], arg(metavar="FIELD=VALUE ...")]
@@ -334,7 +334,8 @@ def main(arguments: list[str] | None = None) -> None:
         if words == ["--version"]:
             print(f"latebloom {__version__}")
             return
-        parse(words)()
+        with full_disk_in_words("what this command makes"):
+            parse(words)()
     except InterruptedRun as stop:
         print(f"latebloom: {stop}", file=sys.stderr)
         sys.exit(130)
