@@ -7,10 +7,11 @@ import sys
 from dataclasses import replace
 
 import pytest
+from safetensors import SafetensorError
 
 from latebloom import run
 from latebloom.cli import main
-from latebloom.errors import DiskFullError
+from latebloom.errors import DiskFullError, full_disk_in_words
 from latebloom.results.file import write_results
 from latebloom.training import checkpoint
 
@@ -57,6 +58,13 @@ def test_the_old_file_stays_where_the_new_one_has_no_room(tmp_path, monkeypatch)
     assert (tmp_path / "a.json").read_text() == '"old"\n'
     assert (tmp_path / "results.parquet").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "results.parquet"]
+
+
+def test_a_library_with_an_error_of_its_own_is_understood(tmp_path):
+    with pytest.raises(DiskFullError), full_disk_in_words(tmp_path):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+    with pytest.raises(SafetensorError), full_disk_in_words(tmp_path):
+        raise SafetensorError("Error while serializing: I/O error: Permission denied (os error 13)")
 
 
 def test_a_command_says_it_in_one_sentence(tiny, tmp_path, monkeypatch, capsys):
