@@ -215,6 +215,8 @@ def study(
     out: Path | None = None,
     workers: int | None = None,
     device: Device = None,
+    on: Literal["local", "ray"] = "local",
+    address: Annotated[str | None, arg(metavar="HOST:PORT")] = None,
 ) -> None:
     """Train every run of a study, and make its report; finished runs are not repeated, interrupted ones go on.
 
@@ -226,6 +228,9 @@ def study(
         out: The study's folder; studies/NAME-SCALE unless given.
         workers: How many runs at once on a CPU; as many as there are cores unless given.
         device: Where to train; CUDA where there is one.
+        on: Who trains: processes of this machine, or a Ray cluster (an extra to install).
+        address: Of a Ray cluster that is there, or auto to look for one on this machine; unless given, Ray starts one
+            here for this study.
     """
     from latebloom.study import list_all, run_study
 
@@ -234,7 +239,7 @@ def study(
         return
     if name is None:
         raise ConfigError("study: give a name or a Python file; `latebloom study --list` shows the names")
-    run_study(name, scale, seeds=seeds, out=out, workers=workers, device=device)
+    run_study(name, scale, seeds=seeds, out=out, workers=workers, device=device, on=on, address=address)
 
 
 def report(

@@ -3,6 +3,7 @@
 import multiprocessing as mp
 import os
 import signal
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ def _run_in_processes(
         for worker in list(running.values()):
             worker.stop()
 
-    with _single_threaded(), heeding_stops(stop_all) as stop_asked:
+    with environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1"), heeding_stops(stop_all) as stop_asked:
         while running or (waiting and not stop_asked()):
             while waiting and len(running) < workers and not stop_asked():
                 job = waiting.pop(0)
@@ -170,15 +171,14 @@ def _work(job: _Job, words: "Connection[Progress | str, object]") -> None:
     except LatebloomError as error:
         words.send(str(error))
     except Exception:
-        words.send(f"see {log_error(job.folder)}")
+        words.send(f"see {log_error(job.folder, traceback.format_exc())}")
 
 
 @contextmanager
-def _single_threaded() -> Iterator[None]:
-    """Workers started inside take one thread each, whatever the environment says."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
+def environment(**values: str) -> Iterator[None]:
+    """What is started inside finds these environment variables, whatever they were before."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:

@@ -54,15 +54,16 @@ def train_wave(
     except LatebloomError as error:
         return dict.fromkeys(wave, str(error))
     except Exception as error:
-        return dict.fromkeys(wave, f"{type(error).__name__}, see {log_error(folder / next(iter(wave)))}")
+        log = log_error(folder / next(iter(wave)), traceback.format_exc())
+        return dict.fromkeys(wave, f"{type(error).__name__}, see {log}")
 
 
-def log_error(folder: Path) -> Path:
-    """Write the error that is being handled into a run's folder; where it stands."""
+def log_error(folder: Path, text: str) -> Path:
+    """Write what went wrong into a run's folder; where it stands."""
     log = folder / "error.log"
-    with suppress(OSError):  # on a full disk the reason without the log is better than nothing
+    with suppress(OSError):  # the reason without its log is better than nothing
         folder.mkdir(parents=True, exist_ok=True)
-        log.write_text(traceback.format_exc())
+        log.write_text(text)
     return log
 
 
