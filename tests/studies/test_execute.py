@@ -18,7 +18,7 @@ from latebloom.errors import CheckpointError, InterruptedRun, LatebloomError
 from latebloom.results.file import read_results
 from latebloom.studies.execute import changes, execute
 from latebloom.studies.local import train_all
-from latebloom.studies.plan import Arm, Plan
+from latebloom.studies.plan import Arm, Plan, find_study, plan_of
 
 
 def in_turn(configs, folder):
@@ -179,6 +179,23 @@ def test_the_command_leaves_results_and_a_page(tiny, tmp_path, capsys):
     assert "2 runs: 2 done" in said.err
     assert "<html" in (out / "report" / "index.html").read_text()[:300]
     assert len(read_results([out / "results.parquet"])) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_paper_in_small_takes_minutes(tmp_path, capsys):
+    began = time.monotonic()
+    main(["study", "paper", "--scale", "tiny", "--device", "cpu", "--out", str(tmp_path)])
+    assert time.monotonic() - began < 600  # on two cores
+    said = capsys.readouterr()
+    assert "failed" not in said.out + said.err
+    plan = plan_of("paper", find_study("paper")[1], "tiny")
+    records = read_results([tmp_path / "results.parquet"])
+    assert len(records) == len(plan.arms) * len(plan.seeds)
+    assert all(record.evaluation is not None for record in records)
+    assert len(json.loads((tmp_path / "choices.json").read_text())) == sum(bool(arm.choices) for arm in plan.arms)
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert all(arm.name in page for arm in plan.arms)
 
 
 def test_the_list_names_every_study(capsys):
