@@ -10,16 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from latebloom import run
 from latebloom.cli import main
 from latebloom.errors import ConfigError, InterruptedRun
 from latebloom.results.file import read_results
+from latebloom.studies import on_ray
 from latebloom.studies import ray_cluster as connecting
 from latebloom.studies.local import environment
 from latebloom.studies.on_ray import train_on_ray
 from latebloom.studies.ray_cluster import ray_cluster
 from latebloom.training.checkpoint import latest_checkpoint
+from latebloom.training.stacked_run import run_stacked
 
 ray = pytest.importorskip("ray")
 
@@ -136,6 +139,27 @@ def test_ctrl_c_stops_the_runs_which_save_and_go_on(cluster, tiny, tmp_path, sha
     assert all(len(about(tmp_path / name)["resumed"]) == 1 for name in unfinished)
     run(configs[unfinished[0]], tmp_path / "alone", device="cpu")
     assert trained(tmp_path / unfinished[0]) == trained(tmp_path / "alone")
+
+
+def test_runs_of_one_shape_are_trained_at_once_and_go_on_so(cluster, tiny, tmp_path, monkeypatch):
+    """A stack in a task, as on a GPU; its checkpoints are in a folder of their own, which travels too."""
+    configs = {f"arm/{seed}": longer(replace(tiny, seed=seed), 200) for seed in range(2)}
+    monkeypatch.setattr(Path, "touch", lambda path: None)  # no shared folder
+    monkeypatch.setattr(on_ray, "_plan", lambda configs, folder, device: ("cpu", [configs]))
+
+    def interrupt(name, seen):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(InterruptedRun):
+        train_on_ray(configs, tmp_path, observe=interrupt)
+    (stack,) = tmp_path.glob("stack-*")
+    assert latest_checkpoint(stack / "checkpoints") is not None
+    assert train_on_ray(configs, tmp_path) == {}
+    assert not stack.exists()  # its checkpoints have served
+    run_stacked(configs, tmp_path / "alone", torch.device("cpu"))
+    for name in configs:
+        assert len(about(tmp_path / name)["resumed"]) == 1
+        assert trained(tmp_path / name) == trained(tmp_path / "alone" / name)
 
 
 STUDY = """

@@ -154,24 +154,24 @@ def _work(job: _Job, words: "Connection[Progress | str, object]") -> None:
     torch.set_num_threads(1)
     parent = os.getppid()
 
-    def tell(seen: Progress) -> None:
+    def say(word: Progress | str) -> None:
         try:
-            words.send(seen)
+            words.send(word)
         except BrokenPipeError:
-            nobody_waits = True
+            is_heard = False
         else:
-            nobody_waits = os.getppid() != parent
-        if nobody_waits:  # save and leave
+            is_heard = os.getppid() == parent
+        if not is_heard and isinstance(word, Progress):  # nobody waits for this any more: save and leave
             os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        run(job.config, job.folder, device=job.device, observe=tell)
+        run(job.config, job.folder, device=job.device, observe=say)
     except InterruptedRun:
-        words.send("stopped")
+        say("stopped")
     except LatebloomError as error:
-        words.send(str(error))
+        say(str(error))
     except Exception:
-        words.send(f"see {log_error(job.folder, traceback.format_exc())}")
+        say(f"see {log_error(job.folder, traceback.format_exc())}")
 
 
 @contextmanager

@@ -26,10 +26,11 @@ def train_on_ray(
     observe: Callable[[str, Progress], None] = lambda name, seen: None,
 ) -> dict[str, str]:
     """Train every configuration in `folder/name`, inside a `ray_cluster`; why those failed that did."""
-    folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     kind, waves = _plan(configs, folder, device)
-    token = folder / f".driver-{uuid.uuid4().hex}"
+    if not waves:
+        return {}
+    token = folder.absolute() / f".driver-{uuid.uuid4().hex}"
     token.touch()
     try:
         return _Driver(configs, folder, token, kind, observe).finish(waves, workers or len(waves))
@@ -92,6 +93,8 @@ class _Driver:
                     if stop_asked() and not is_told:
                         is_told = True
                         self._stop()
+                    if not self.running:
+                        break  # the signal came before the first was started
                     ended, _ = ray.wait(list(self.running), timeout=SECONDS_BETWEEN_WORDS)
                     self._hear()
                     for task in ended:
