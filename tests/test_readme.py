@@ -92,7 +92,15 @@ def test_the_commands_work_as_printed_with_smaller_models(tmp_path):
     (tmp_path / "my-run.json").write_text(json.dumps(recipe("demo-dat").to_json()))
     results = tmp_path / "studies" / "paper-tiny" / "results.parquet"
     write_results(results, study(seeds=2, arms=("joint", "dat")))  # instead of the study itself, which takes minutes
-    assert [words[0] for words in commands()] == ["list", *["train"] * 6, "evaluate", "study", "report", "bench"]
+    assert [words[0] for words in commands()] == [
+        "list",
+        *["train"] * 6,
+        "evaluate",
+        "study",
+        "study",
+        "report",
+        "bench",
+    ]
     for words in [words for words in commands() if words[0] not in ("study", "bench")]:  # they have tests of their own
         starts_a_run = "--recipe" in words or "--config" in words
         if starts_a_run:

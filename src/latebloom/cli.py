@@ -17,7 +17,7 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from latebloom import __version__
-from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, require
+from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, full_disk_in_words, require
 from latebloom.usage import changes_last, one_sentence
 
 Overrides = Annotated[Positional[tuple[str, ...]], arg(metavar="FIELD=VALUE ...")]
@@ -77,6 +77,7 @@ def train(
     from latebloom.report.words import describe, describe_switch
     from latebloom.training.folder import RunFolder
     from latebloom.training.schedule import unfinished_warmups
+    from latebloom.training.stacked_run import refuse_member
 
     folder = _folder(out)
     if recipe is not None and config is not None:
@@ -104,6 +105,7 @@ def train(
         return
     folder = folder or Path("runs") / f"{name}-{chosen.hash}"
     console = Console()
+    refuse_member(RunFolder(folder))
     was_finished = RunFolder(folder).is_finished
     _note([] if was_finished else warmups)
     trained = run_with_bar(chosen, folder, device=device, track=track)
@@ -213,6 +215,8 @@ def study(
     out: Path | None = None,
     workers: int | None = None,
     device: Device = None,
+    on: Literal["local", "ray"] = "local",
+    address: Annotated[str | None, arg(metavar="HOST:PORT")] = None,
 ) -> None:
     """Train every run of a study, and make its report; finished runs are not repeated, interrupted ones go on.
 
@@ -224,6 +228,9 @@ def study(
         out: The study's folder; studies/NAME-SCALE unless given.
         workers: How many runs at once on a CPU; as many as there are cores unless given.
         device: Where to train; CUDA where there is one.
+        on: Who trains: processes of this machine, or a Ray cluster (an extra to install).
+        address: Of a Ray cluster that is there, or auto to look for one on this machine; unless given, Ray starts one
+            here for this study.
     """
     from latebloom.study import list_all, run_study
 
@@ -232,7 +239,7 @@ def study(
         return
     if name is None:
         raise ConfigError("study: give a name or a Python file; `latebloom study --list` shows the names")
-    run_study(name, scale, seeds=seeds, out=out, workers=workers, device=device)
+    run_study(name, scale, seeds=seeds, out=out, workers=workers, device=device, on=on, address=address)
 
 
 def report(
@@ -334,7 +341,8 @@ def main(arguments: list[str] | None = None) -> None:
         if words == ["--version"]:
             print(f"latebloom {__version__}")
             return
-        parse(words)()
+        with full_disk_in_words("what this command makes"):
+            parse(words)()
     except InterruptedRun as stop:
         print(f"latebloom: {stop}", file=sys.stderr)
         sys.exit(130)

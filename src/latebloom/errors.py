@@ -1,7 +1,10 @@
 """The mistakes a user can make, as exceptions with one sentence each."""
 
-from collections.abc import Iterable
+import errno
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class LatebloomError(Exception):
@@ -14,6 +17,10 @@ class ConfigError(LatebloomError, ValueError):
 
 class CheckpointError(LatebloomError):
     """A checkpoint or run folder that is damaged, foreign, or in use."""
+
+
+class DiskFullError(LatebloomError):
+    """There is no room left to write to; what was written before is whole."""
 
 
 class ResultsError(LatebloomError):
@@ -40,3 +47,17 @@ def require(condition: bool, field: str, value: object, wanted: str) -> None:
     """Raise the one-sentence error `field: value is not ...` unless the condition holds."""
     if not condition:
         raise ConfigError(f"{field}: {value!r} is not possible; it must be {wanted}")
+
+
+@contextmanager
+def full_disk_in_words(place: Path | str) -> Iterator[None]:
+    """A disk that fills up while `place` is written is one sentence, whichever library meets it."""
+    try:
+        yield
+    except Exception as error:
+        number = getattr(error, "errno", None)
+        if number not in (errno.ENOSPC, errno.EDQUOT) and "(os error 28)" not in str(error):  # safetensors has no errno
+            raise
+        raise DiskFullError(
+            f"the disk is full: {place} could not be written; make room, and the same command goes on"
+        ) from error

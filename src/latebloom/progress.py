@@ -2,13 +2,16 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from pathlib import Path
+from statistics import mean
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from latebloom.training.loop import Observer
 from latebloom.training.loop import Progress as Seen
@@ -55,7 +58,7 @@ class RunBars:
         return lambda seen: self.show(name, seen)
 
     def show(self, name: str, seen: Seen) -> None:
-        done = (1 - TESTING_SHARE) * seen.step / seen.steps + TESTING_SHARE * seen.tested
+        done = _share(seen)
         fields: dict[str, Any] = {
             "step": f"{seen.step}/{seen.steps}",
             "phase": seen.phase,
@@ -84,13 +87,29 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
+def _share(seen: Seen) -> float:
+    """How much of a run is done; of one that has failed nothing is left to do."""
+    return 1.0 if seen.phase == "failed" else (1 - TESTING_SHARE) * seen.step / seen.steps + TESTING_SHARE * seen.tested
+
+
+class _BarWithLines(Progress):
+    """A bar, and lines below it, which are shortened where a terminal is too narrow for them."""
+
+    lines: tuple[str, ...] = ()
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        for line in self.lines:
+            yield Text(line, no_wrap=True, overflow="ellipsis")
+
+
 class CrowdBar:
-    """One bar for many runs: how many are done, and how those in progress stand. Use as a context manager."""
+    """One bar for many runs: how many are done or have failed, and how the others stand. Use as a context manager."""
 
     def __init__(self, names: list[str], console: Console | None = None) -> None:
         self.console = console or Console(file=sys.stderr)
         self._seen: dict[str, Seen | None] = dict.fromkeys(names)
-        self._bars = Progress(
+        self._bars = _BarWithLines(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=20),
             TextColumn("{task.fields[stand]}"),
@@ -103,6 +122,7 @@ class CrowdBar:
         self._bar = self._bars.add_task(f"{len(names)} runs", total=float(len(names)), stand="starting")
         self._said = -1
         self._drawn = 0.0
+        self._before, self._began = 0, time.monotonic()
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -114,45 +134,59 @@ class CrowdBar:
         self._bars.stop()
 
     def count_finished(self, names: list[str]) -> None:
-        """Runs that were finished before."""
+        """Runs that were finished before; they say nothing of how long the others take."""
         for name in names:
-            self.show(name, Seen(1, 1, "done", tested=1.0))
+            self._seen[name] = Seen(1, 1, "done", tested=1.0)
+        self._before = len(names)
+        if names:
+            self._bars.reset(self._bar, completed=self._before)
+            self._draw(Seen(1, 1, "done", tested=1.0))
 
     def show(self, name: str, seen: Seen) -> None:
         self._seen[name] = seen
         now = time.monotonic()
-        if seen.phase == "done" or now - self._drawn > SECONDS_BETWEEN_DRAWINGS:  # a stack tells of hundreds at once
+        is_over = seen.phase in ("done", "failed")
+        if is_over or now - self._drawn > SECONDS_BETWEEN_DRAWINGS:  # a stack tells of hundreds at once
             self._drawn = now
             self._draw(seen)
 
     def _draw(self, seen: Seen) -> None:
         started = [one for one in self._seen.values() if one is not None]
-        done = sum((1 - TESTING_SHARE) * one.step / one.steps + TESTING_SHARE * one.tested for one in started)
-        finished = sum(one.phase == "done" for one in started)
+        done = sum(_share(one) for one in started)
+        finished, failed = (sum(one.phase == phase for one in started) for phase in ("done", "failed"))
         losses = sorted(one.loss for one in started if one.loss is not None)
         loss = _number(losses[len(losses) // 2] if losses else None, ".3f")
-        running = len(started) - finished
-        stand = f"{finished} done, {running} running, step {seen.step}/{seen.steps}, {seen.phase}, median loss {loss}"
-        leaders = self._leaders()
-        stand += f", {leaders}" if leaders else ""
+        stand = f"{finished} done, {len(started) - finished - failed} running"
+        stand += f", {failed} failed" if failed else ""
+        lines = (f"step {seen.step}/{seen.steps}, {seen.phase}, median loss {loss}", *self._leaders())
+        self._bars.lines = lines
         self._bars.update(self._bar, completed=done, stand=stand)
-        tenth = 11 if finished == len(self._seen) else int(10 * done / len(self._seen))
+        tenth = 11 if finished + failed == len(self._seen) else int(10 * done / len(self._seen))
         if not self.console.is_terminal and tenth > self._said:
             self._said = tenth
-            self.console.print(f"{len(self._seen)} runs: {stand}", highlight=False, soft_wrap=True)
+            said = ", ".join((stand, *self._left(done), *lines))
+            self.console.print(f"{len(self._seen)} runs: {said}", highlight=False, soft_wrap=True)
 
-    def _leaders(self) -> str:
+    def _left(self, done: float) -> tuple[str, ...]:
+        """How long the rest takes at the pace so far, if there is one."""
+        to_do = len(self._seen) - done
+        if to_do <= 0 or done <= self._before:
+            return ()
+        seconds = to_do * (time.monotonic() - self._began) / (done - self._before)
+        return (f"about {timedelta(seconds=round(seconds))} left",)
+
+    def _leaders(self) -> tuple[str, ...]:
         """The best groups of runs so far by held-out accuracy beyond the training length; a group is a folder."""
         groups: dict[str, list[float]] = {}
         for name, one in self._seen.items():
             if one is not None and one.accuracy_beyond is not None and "/" in name:
                 groups.setdefault(name.rpartition("/")[0], []).append(one.accuracy_beyond)
-        best = sorted(groups, key=lambda group: -sum(groups[group]) / len(groups[group]))[:2]
-        return "beyond: " + ", ".join(f"{g} {sum(groups[g]) / len(groups[g]):.0%}" for g in best) if best else ""
+        best = sorted(groups, key=lambda group: -mean(groups[group]))[:2]
+        return ("beyond: " + ", ".join(f"{group} {mean(groups[group]):.0%}" for group in best),) if best else ()
 
 
 class StudyBar:
-    """A study's stand: runs done and running, the time left, and how its arms do so far."""
+    """A study's stand: runs done, running and failed, the time left, and how its arms do so far."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(file=sys.stderr)

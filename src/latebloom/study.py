@@ -2,13 +2,17 @@
 
 import shlex
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
 
-from latebloom.errors import InterruptedRun, require
+from latebloom.config import RunConfig
+from latebloom.errors import ConfigError, InterruptedRun, require
 from latebloom.progress import StudyBar
 from latebloom.report.study import read_sections, write_report
 from latebloom.report.tables import for_terminal
@@ -26,8 +30,12 @@ def run_study(
     out: Path | None = None,
     workers: int | None = None,
     device: str | None = None,
+    on: Literal["local", "ray"] = "local",
+    address: str | None = None,
 ) -> StudyOutcome:
     """Run a study and leave its results file and report in its folder."""
+    if address is not None and on != "ray":
+        raise ConfigError(f"--address {address} takes --on ray")
     title, function = find_study(name)
     plan = plan_of(title, function, scale)
     if seeds is not None:
@@ -38,11 +46,11 @@ def run_study(
     out = out or Path("studies") / f"{title}-{scale}"
     console = Console()
     say(console, f"Study {title}, scale {scale}: {_size(plan)}. Everything goes to {out}")
-    with StudyBar() as bar:
+    with _trainer(on, address, workers) as train, StudyBar() as bar:
 
-        def runner(configs, folder):
+        def runner(configs: dict[str, RunConfig], folder: Path) -> dict[str, str]:
             bar.expect(configs, folder)
-            return train_all(configs, folder, workers=workers, device=device, observe=bar.show)
+            return train(configs, folder, workers=workers, device=device, observe=bar.show)
 
         try:
             outcome = execute(title, plan, out, runner)
@@ -57,6 +65,19 @@ def run_study(
         say(console, f"failed: {out / run}: {reason}")
     say(console, f"Page: {page}   Results: {outcome.results}")
     return outcome
+
+
+@contextmanager
+def _trainer(on: str, address: str | None, workers: int | None) -> Iterator[Callable[..., dict[str, str]]]:
+    """What trains sets of runs: this machine, or a Ray cluster for as long as the context lasts."""
+    if on == "local":
+        yield train_all
+        return
+    from latebloom.studies.on_ray import train_on_ray
+    from latebloom.studies.ray_cluster import ray_cluster
+
+    with ray_cluster(address, workers):
+        yield train_on_ray
 
 
 def list_all(console: Console) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from latebloom.errors import CheckpointError, InterruptedRun, LatebloomError
 from latebloom.results.file import read_results
 from latebloom.studies.execute import changes, execute
 from latebloom.studies.local import train_all
-from latebloom.studies.plan import Arm, Plan
+from latebloom.studies.plan import Arm, Plan, find_study, plan_of
 
 
 def in_turn(configs, folder):
@@ -144,14 +145,22 @@ def test_a_worker_that_is_killed_is_started_again_and_goes_on(tiny, tmp_path):
     assert len(resumed) == 1
 
 
-def test_a_worker_that_dies_again_and_again_is_a_failure(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("latebloom.studies.local._work", _die)
-    failures = train_all({"a": tiny}, tmp_path, workers=1, device="cpu")
-    assert failures == {"a": "its process ended 3 times, at last with status 9"}
-
-
-def _die(job, events):
+def _die(job, words):
     os._exit(9)
+
+
+def _die_in_a_word(job, words):
+    os.write(words.fileno(), struct.pack("!i", 1000) + b"a thousand bytes were promised")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("death", "status"), [(_die, 9), (_die_in_a_word, -9)])
+def test_a_worker_that_dies_again_and_again_is_a_failure(tiny, tmp_path, monkeypatch, death, status):
+    monkeypatch.setattr("latebloom.studies.local._work", death)
+    seen = []
+    failures = train_all({"a": tiny}, tmp_path, workers=1, device="cpu", observe=lambda name, one: seen.append(one))
+    assert failures == {"a": f"its process ended 3 times, at last with status {status}"}
+    assert [one.phase for one in seen] == ["failed"]
 
 
 def test_the_command_leaves_results_and_a_page(tiny, tmp_path, capsys):
@@ -172,6 +181,23 @@ def test_the_command_leaves_results_and_a_page(tiny, tmp_path, capsys):
     assert len(read_results([out / "results.parquet"])) == 2
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_paper_in_small_takes_minutes(tmp_path, capsys):
+    began = time.monotonic()
+    main(["study", "paper", "--scale", "tiny", "--device", "cpu", "--out", str(tmp_path)])
+    assert time.monotonic() - began < 600  # on two cores
+    said = capsys.readouterr()
+    assert "failed" not in said.out + said.err
+    plan = plan_of("paper", find_study("paper")[1], "tiny")
+    records = read_results([tmp_path / "results.parquet"])
+    assert len(records) == len(plan.arms) * len(plan.seeds)
+    assert all(record.evaluation is not None for record in records)
+    assert len(json.loads((tmp_path / "choices.json").read_text())) == sum(bool(arm.choices) for arm in plan.arms)
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert all(arm.name in page for arm in plan.arms)
+
+
 def test_the_list_names_every_study(capsys):
     main(["study", "--list"])
     said = capsys.readouterr().out
@@ -184,6 +210,7 @@ def test_the_list_names_every_study(capsys):
         ([], "give a name or a Python file"),
         (["papr"], "did you mean 'paper'"),
         (["paper", "--seeds", "0"], "seeds: 0 is not possible"),
+        (["paper", "--address", "10.0.0.1:6379"], "--address 10.0.0.1:6379 takes --on ray"),
         (["paper", "--workers", "0"], "workers: 0 is not possible"),
         (["paper", "--out", "/proc/nothing"], "out: /proc/nothing cannot be written"),
     ],

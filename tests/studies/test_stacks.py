@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from latebloom import Delay, RunConfig, TrainedRun, run, when_beyond
+from latebloom.cli import main
 from latebloom.errors import CheckpointError, ConfigError, InterruptedRun
 from latebloom.studies.stacks import plan_waves, run_in_stacks
 from latebloom.training import stacked_run
@@ -96,6 +97,30 @@ def test_a_stack_that_was_killed_while_it_wrote_its_results_writes_the_rest(tiny
     for name, config in configs.items():
         assert TrainedRun.load(tmp_path / name).evaluation == run(config, device="cpu").evaluation
     assert not list(tmp_path.glob("stack-*"))  # its checkpoints have served
+
+
+def test_a_member_of_an_interrupted_stack_does_not_begin_anew_by_itself(tiny, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(stacked_run, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr("sys.argv", ["/bin/latebloom", "train", "--seeds", "2", "--out", "some where"])
+
+    def stop(name, progress):
+        if progress.step >= 9:
+            raise InterruptedRun("stopped by the test")
+
+    configs = {f"arm/{name}": config for name, config in seeds(tiny, 2).items()}
+    with pytest.raises(InterruptedRun):
+        run_stacked(configs, tmp_path, CPU, observe=stop)
+    member = tmp_path / "arm" / "seed-1"
+    with pytest.raises(SystemExit):
+        main(["train", "--out", str(member), "--device", "cpu"])
+    said = capsys.readouterr().err.strip()
+    assert f"{member} was trained in a stack of 2 runs" in said
+    assert "goes on with them: latebloom train --seeds 2 --out 'some where'; to train it alone" in said
+    (stack,) = tmp_path.glob("stack-*")
+    assert said.endswith(f"remove {stack}")
+    run_stacked(configs, tmp_path, CPU)
+    main(["train", "--out", str(member), "--device", "cpu"])
+    assert "is finished already" in capsys.readouterr().out
 
 
 def test_metrics_that_another_run_has_written_are_refused(tiny, tmp_path, monkeypatch):

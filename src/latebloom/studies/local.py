@@ -5,17 +5,14 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
-from multiprocessing.queues import Queue
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from queue import Empty
-from typing import Any
 
 from latebloom.config import RunConfig
 from latebloom.errors import InterruptedRun, LatebloomError
-from latebloom.studies.stacks import run_in_stacks
+from latebloom.studies.stacks import log_error, run_in_stacks
 from latebloom.training.environment import choose_device
 from latebloom.training.folder import RunFolder
 from latebloom.training.loop import Progress, TrainedRun, run
@@ -78,36 +75,71 @@ def _run_in_processes(
     waiting = [job for job in jobs.values() if not RunFolder(job.folder).is_finished]
     deaths: dict[str, int] = {}
     workers = workers or usable_cores()
-    context = mp.get_context("spawn")  # a forked torch may hang in its thread pools
-    events: Queue[tuple[str, Any]] = context.Queue()
-    running: dict[str, BaseProcess] = {}
+    running: dict[str, _Worker] = {}
     failures: dict[str, str] = {}
-    with _single_threaded(), _passing_stops_on(running) as stop_asked:
-        while waiting or running:
+
+    def stop_all() -> None:
+        for worker in list(running.values()):
+            worker.stop()
+
+    with environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1"), heeding_stops(stop_all) as stop_asked:
+        while running or (waiting and not stop_asked()):
             while waiting and len(running) < workers and not stop_asked():
                 job = waiting.pop(0)
-                running[job.name] = context.Process(target=_work, args=(job, events), daemon=True)
-                running[job.name].start()
+                running[job.name] = _Worker(job)
                 if stop_asked():  # the signal came while it was being started
-                    running[job.name].terminate()
-            _drain(events, observe, failures)
-            for name, process in list(running.items()):
-                if not process.is_alive():
-                    _drain(events, observe, failures)
-                    del running[name]
-                    if process.exitcode != 0 and name not in failures:
-                        deaths[name] = deaths.get(name, 0) + 1
-                        if deaths[name] < ATTEMPTS:  # killed, perhaps for memory: it goes on from its checkpoint
-                            waiting.append(jobs[name])
-                        else:
-                            failures[name] = (
-                                f"its process ended {ATTEMPTS} times, at last with status {process.exitcode}"
-                            )
-            if stop_asked() and not running:
-                break
+                    running[job.name].stop()
+            for name in _ready(running):
+                try:
+                    word = running[name].words.recv()
+                except (EOFError, OSError):  # its process has ended, perhaps in the middle of a word
+                    status = running.pop(name).end()
+                    if status == 0 or name in failures:
+                        continue
+                    deaths[name] = deaths.get(name, 0) + 1
+                    if deaths[name] < ATTEMPTS:  # killed, perhaps for memory: it goes on from its checkpoint
+                        waiting.append(jobs[name])
+                        continue
+                    word = f"its process ended {ATTEMPTS} times, at last with status {status}"
+                if isinstance(word, str):
+                    failures[name] = word
+                    word = Progress.of_failed(configs[name].training.steps)
+                if not stop_asked():
+                    observe(name, word)
     if stop_asked():
         raise InterruptedRun(f"stopped; what was reached is saved in {folder}")
     return failures
+
+
+class _Worker:
+    """A process that trains a run, and the pipe through which it speaks.
+
+    Each has a pipe of its own: what they wrote into one together would be lost with the one that is killed in a word.
+    """
+
+    def __init__(self, job: _Job) -> None:
+        context = mp.get_context("spawn")  # a forked torch may hang in its thread pools
+        self.words, its_end = context.Pipe(duplex=False)
+        self._process = context.Process(target=_work, args=(job, its_end), daemon=True)
+        self._process.start()
+        its_end.close()  # so that its death is an end of file here
+
+    def stop(self) -> None:
+        """Ask it to save and stop."""
+        if self._process.pid is not None and self._process.is_alive():
+            os.kill(self._process.pid, signal.SIGTERM)
+
+    def end(self) -> int | None:
+        """Wait for it; its exit status."""
+        self._process.join()
+        self.words.close()
+        return self._process.exitcode
+
+
+def _ready(running: dict[str, _Worker]) -> list[str]:
+    """Who has something to say, or has ended; waits a moment for the first."""
+    names = {worker.words: name for name, worker in running.items()}
+    return [names[words] for words in wait(list(names), timeout=0.1) if isinstance(words, Connection)]
 
 
 def usable_cores() -> int:
@@ -115,52 +147,38 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _work(job: _Job, events: "Queue[tuple[str, Any]]") -> None:
+def _work(job: _Job, words: "Connection[Progress | str, object]") -> None:
     """What a worker process does."""
     import torch
 
     torch.set_num_threads(1)
     parent = os.getppid()
 
-    def tell(seen: Progress) -> None:
-        if os.getppid() != parent:  # nobody waits for this any more: save and leave
+    def say(word: Progress | str) -> None:
+        try:
+            words.send(word)
+        except BrokenPipeError:
+            is_heard = False
+        else:
+            is_heard = os.getppid() == parent
+        if not is_heard and isinstance(word, Progress):  # nobody waits for this any more: save and leave
             os.kill(os.getpid(), signal.SIGTERM)
-        events.put((job.name, seen))
 
     try:
-        run(job.config, job.folder, device=job.device, observe=tell)
+        run(job.config, job.folder, device=job.device, observe=say)
     except InterruptedRun:
-        events.put((job.name, "stopped"))
+        say("stopped")
     except LatebloomError as error:
-        events.put((job.name, str(error)))
+        say(str(error))
     except Exception:
-        job.folder.mkdir(parents=True, exist_ok=True)
-        (job.folder / "error.log").write_text(traceback.format_exc())
-        events.put((job.name, f"see {job.folder / 'error.log'}"))
-
-
-def _drain(
-    events: "Queue[tuple[str, Any]]", observe: Callable[[str, Progress], None], failures: dict[str, str]
-) -> None:
-    """Hand on what the workers have said by now, waiting a moment for the first word."""
-    words = []
-    with suppress(Empty):
-        words.append(events.get(timeout=0.1))
-        while len(words) < 1000:  # a bound, so that talkative workers do not keep the others waiting
-            words.append(events.get_nowait())
-    for name, word in words:
-        if isinstance(word, Progress):
-            observe(name, word)
-        else:
-            failures[name] = word
+        say(f"see {log_error(job.folder, traceback.format_exc())}")
 
 
 @contextmanager
-def _single_threaded() -> Iterator[None]:
-    """Workers started inside take one thread each, whatever the environment says."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
+def environment(**values: str) -> Iterator[None]:
+    """What is started inside finds these environment variables, whatever they were before."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
@@ -172,19 +190,16 @@ def _single_threaded() -> Iterator[None]:
 
 
 @contextmanager
-def _passing_stops_on(running: dict[str, BaseProcess]) -> Iterator[Callable[[], bool]]:
-    """Ctrl-C or SIGTERM asks every worker to save and stop; the parent waits for them."""
+def heeding_stops(stop: Callable[[], None]) -> Iterator[Callable[[], bool]]:
+    """Ctrl-C or SIGTERM calls `stop` once, which asks every worker to save and stop; the parent waits for them."""
     asked: list[int] = []
 
-    def pass_on(number: int, frame: object) -> None:
-        if asked:
-            return  # a terminal has sent the second Ctrl-C to the workers too
-        asked.append(number)
-        for process in running.values():
-            if process.pid is not None and process.is_alive():
-                os.kill(process.pid, signal.SIGTERM)
+    def heed(number: int, frame: object) -> None:
+        if not asked:  # a terminal has sent the second Ctrl-C to the workers too
+            asked.append(number)
+            stop()
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, heed) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: bool(asked)
     finally:

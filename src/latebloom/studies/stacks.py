@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -30,23 +31,40 @@ def run_in_stacks(
     """Train every configuration in `folder/name` that is not finished; why those failed that did."""
     failures: dict[str, str] = {}
     for wave in plan_waves(configs, folder, lambda config: fit(config, device)):
-        try:
-            if len(wave) > 1:
-                outcome = run_stacked(wave, folder, device, observe=observe)
-                failures |= {name: str(error) for name, error in outcome.failed.items()}
-            else:
-                ((name, config),) = wave.items()
-                run(config, folder / name, device=str(device), observe=lambda seen, name=name: observe(name, seen))
-        except InterruptedRun:
-            raise InterruptedRun(f"stopped; what was reached is saved in {folder}") from None
-        except LatebloomError as error:
-            failures |= dict.fromkeys(wave, str(error))
-        except Exception as error:
-            log = folder / next(iter(wave)) / "error.log"
-            log.parent.mkdir(parents=True, exist_ok=True)
-            log.write_text(traceback.format_exc())
-            failures |= dict.fromkeys(wave, f"{type(error).__name__}, see {log}")
+        failed = train_wave(wave, folder, device, observe)
+        for name in failed:
+            observe(name, Progress.of_failed(wave[name].training.steps))
+        failures |= failed
     return failures
+
+
+def train_wave(
+    wave: Configs, folder: Path, device: torch.device, observe: Callable[[str, Progress], None]
+) -> dict[str, str]:
+    """Train runs of one shape, at once if there are several; why those failed that did."""
+    try:
+        if len(wave) > 1:
+            outcome = run_stacked(wave, folder, device, observe=observe)
+            return {name: str(error) for name, error in outcome.failed.items()}
+        ((name, config),) = wave.items()
+        run(config, folder / name, device=str(device), observe=lambda seen: observe(name, seen))
+        return {}
+    except InterruptedRun:
+        raise InterruptedRun(f"stopped; what was reached is saved in {folder}") from None
+    except LatebloomError as error:
+        return dict.fromkeys(wave, str(error))
+    except Exception as error:
+        log = log_error(folder / next(iter(wave)), traceback.format_exc())
+        return dict.fromkeys(wave, f"{type(error).__name__}, see {log}")
+
+
+def log_error(folder: Path, text: str) -> Path:
+    """Write what went wrong into a run's folder; where it stands."""
+    log = folder / "error.log"
+    with suppress(OSError):  # the reason without its log is better than nothing
+        folder.mkdir(parents=True, exist_ok=True)
+        log.write_text(text)
+    return log
 
 
 def plan_waves(configs: Configs, folder: Path, fit: Callable[[RunConfig], int]) -> list[Configs]:

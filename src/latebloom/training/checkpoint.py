@@ -46,13 +46,17 @@ def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Tensor]], state: 
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     digests = {}
-    for name, group in tensors.items():
-        content = save({key: value.detach().cpu().contiguous() for key, value in group.items()})
-        digests[name] = hashlib.sha256(content).hexdigest()
-        _write_flushed(temporary / f"{name}.safetensors", content)
-    header = {"format": FORMAT, "run": run, "digests": digests, "state": state, "state_digest": _digest(state)}
-    _write_flushed(temporary / "state.json", json.dumps(header).encode())
-    _flush_folder(temporary)
+    try:
+        for name, group in tensors.items():
+            content = save({key: value.detach().cpu().contiguous() for key, value in group.items()})
+            digests[name] = hashlib.sha256(content).hexdigest()
+            _write_flushed(temporary / f"{name}.safetensors", content)
+        header = {"format": FORMAT, "run": run, "digests": digests, "state": state, "state_digest": _digest(state)}
+        _write_flushed(temporary / "state.json", json.dumps(header).encode())
+        _flush_folder(temporary)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)  # half of it on a full disk would only take room
+        raise
     if target.exists():
         _remove(target)
     os.rename(temporary, target)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from latebloom.config import RunConfig, load_config
-from latebloom.errors import CheckpointError, ConfigError
+from latebloom.errors import CheckpointError, ConfigError, full_disk_in_words
 from latebloom.training.checkpoint import write_json
 from latebloom.training.environment import describe_environment
 
@@ -71,8 +71,9 @@ class RunFolder:
         if find_spec("safetensors") is None:
             raise ConfigError("out: keeping a run takes the package safetensors, which is not installed")
         try:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-            lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held until the context ends)
+            with full_disk_in_words(self.path):
+                self.checkpoints.mkdir(parents=True, exist_ok=True)
+                lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held until the context ends)
         except OSError as error:
             raise ConfigError(
                 f"out: {self.path} cannot be written ({error.strerror}); choose a folder that can"
@@ -82,8 +83,9 @@ class RunFolder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise CheckpointError(f"{self.path} is in use: another process is training there") from None
-            self._claim(config, device)
-            yield
+            with full_disk_in_words(self.path):
+                self._claim(config, device)
+                yield
 
     def _claim(self, config: RunConfig, device: str) -> None:
         environment_file = self.path / "environment.json"

@@ -22,7 +22,7 @@ class Progress:
     step: int
     steps: int
     phase: str
-    """delayed, full, testing or done."""
+    """delayed, full, testing, done or failed."""
     loss: float | None = None
     accuracy: float | None = None
     """Held-out accuracy at the training length, of all answers that are asked in this phase."""
@@ -34,6 +34,11 @@ class Progress:
     """What was measured since the last word, by name: train/loss, check/75/accuracy and the like."""
     evaluation: Evaluation | None = None
     """The final evaluation, when done."""
+
+    @classmethod
+    def of_failed(cls, steps: int) -> "Progress":
+        """What is told of a run of so many steps that has failed."""
+        return cls(0, steps, "failed")
 
 
 Observer = Callable[[Progress], None]

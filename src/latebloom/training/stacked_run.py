@@ -5,6 +5,7 @@ in `stack-HASH/checkpoints` beside the runs' folders.
 """
 
 import hashlib
+import shlex
 import shutil
 import time
 from collections.abc import Callable
@@ -78,6 +79,22 @@ def run_stacked(
 def stack_folder(configs: dict[str, RunConfig]) -> str:
     """The name of the folder in which a stack of these runs keeps its checkpoints."""
     return f"stack-{_stack_hash(configs)}"
+
+
+def refuse_member(folder: RunFolder) -> None:
+    """Raise if a run was interrupted in a stack, whose checkpoints are of all its runs: alone it would begin anew."""
+    if folder.is_finished or latest_checkpoint(folder.checkpoints) is not None:
+        return
+    path = folder.path.absolute()
+    for parent in path.parents:
+        for file in parent.glob("stack-*/members.json"):
+            members = RunFolder(file.parent).read_json(file)
+            if path.relative_to(parent).as_posix() in members and latest_checkpoint(file.parent / "checkpoints"):
+                words = folder.read_json(path / "environment.json", "command")["command"]
+                raise CheckpointError(
+                    f"{folder.path} was trained in a stack of {len(members)} runs and goes on with them: "
+                    f"latebloom {shlex.join(words[1:])}; to train it alone from the beginning, remove {file.parent}"
+                )
 
 
 def _stack_hash(configs: dict[str, RunConfig]) -> str:

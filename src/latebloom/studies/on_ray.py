@@ -1,0 +1,161 @@
+"""Runs on a Ray cluster: a task for each run, or for each stack of runs where there are GPUs."""
+
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from latebloom.config import RunConfig
+from latebloom.errors import ConfigError, InterruptedRun
+from latebloom.studies.local import ATTEMPTS, heeding_stops
+from latebloom.studies.parcel import pack, unpack
+from latebloom.studies.ray_worker import SECONDS_BETWEEN_WORDS, Done, Mailbox, folders, train
+from latebloom.studies.stacks import Configs, log_error, plan_waves
+from latebloom.training.folder import RunFolder
+from latebloom.training.memory import runs_that_fit
+from latebloom.training.outcome import Progress
+
+
+def train_on_ray(
+    configs: dict[str, RunConfig],
+    folder: Path,
+    *,
+    workers: int | None = None,
+    device: str | None = None,
+    observe: Callable[[str, Progress], None] = lambda name, seen: None,
+) -> dict[str, str]:
+    """Train every configuration in `folder/name`, inside a `ray_cluster`; why those failed that did."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kind, waves = _plan(configs, folder, device)
+    if not waves:
+        return {}
+    token = folder.absolute() / f".driver-{uuid.uuid4().hex}"
+    token.touch()
+    try:
+        return _Driver(configs, folder, token, kind, observe).finish(waves, workers or len(waves))
+    finally:
+        token.unlink(missing_ok=True)
+
+
+def _plan(configs: Configs, folder: Path, device: str | None) -> tuple[str, list[Configs]]:
+    """Where to train, and which runs at once: each alone on CPUs; on GPUs in stacks, with something for every GPU."""
+    import ray
+
+    there = ray.cluster_resources()
+    gpus = int(there.get("GPU", 0))
+    kind = device or ("cuda" if gpus else "cpu")
+    if kind not in ("cpu", "cuda"):
+        raise ConfigError(f"device: {kind!r} cannot be chosen on Ray; choices: cpu, cuda")
+    if there.get("GPU" if kind == "cuda" else "CPU", 0) < 1:
+        raise ConfigError(f"device: {kind!r} is not available: the Ray cluster has none")
+    if kind == "cpu":
+        return kind, [{name: c} for name, c in configs.items() if not RunFolder(folder / name).is_finished]
+    measure = ray.remote(num_gpus=1)(_fit)
+    share = -(-len(configs) // gpus)
+    return kind, plan_waves(configs, folder, lambda config: min(share, ray.get(measure.remote(config))))
+
+
+def _fit(config: RunConfig) -> int:
+    import torch
+
+    return runs_that_fit(config, torch.device("cuda"))
+
+
+class _Driver:
+    """Hands waves of runs to the cluster, and gathers what comes back."""
+
+    def __init__(
+        self, configs: Configs, folder: Path, token: Path, kind: str, observe: Callable[[str, Progress], None]
+    ) -> None:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self.configs, self.folder, self.token, self.observe = configs, folder, token, observe
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        self.mailbox: Any = ray.remote(num_cpus=0)(Mailbox).options(scheduling_strategy=here).remote()
+        # We start a run again ourselves, so that deaths are counted as they are without Ray.
+        self.train: Any = ray.remote(num_cpus=1, num_gpus=int(kind == "cuda"), max_retries=0)(train)
+        self.kind = kind
+        self.running: dict[Any, Configs] = {}
+        self.deaths: dict[str, int] = {}
+        self.failures: dict[str, str] = {}
+
+    def finish(self, waiting: list[Configs], at_once: int) -> dict[str, str]:
+        import ray
+
+        try:
+            with heeding_stops(lambda: None) as stop_asked:
+                is_told = False
+                while self.running or (waiting and not stop_asked()):
+                    while waiting and len(self.running) < at_once and not stop_asked():
+                        self._start(waiting.pop(0))
+                    if stop_asked() and not is_told:
+                        is_told = True
+                        self._stop()
+                    if not self.running:
+                        break  # the signal came before the first was started
+                    ended, _ = ray.wait(list(self.running), timeout=SECONDS_BETWEEN_WORDS)
+                    self._hear()
+                    for task in ended:
+                        wave = self.running.pop(task)
+                        if not self._gather(task, wave) and not stop_asked():
+                            self._count_death(wave, waiting)
+        finally:
+            ray.kill(self.mailbox)
+        if stop_asked():
+            raise InterruptedRun(f"stopped; what was reached is saved in {self.folder}")
+        return self.failures
+
+    def _hear(self) -> None:
+        import ray
+
+        words: Any = ray.get(self.mailbox.take.remote())
+        for name, seen in words.items():
+            self.observe(name, seen)
+
+    def _start(self, wave: Configs) -> None:
+        parcel = pack(self.folder, folders(wave))
+        self.running[self.train.remote(wave, self.token, self.kind, parcel, self.mailbox, sys.argv)] = wave
+
+    def _stop(self) -> None:
+        """Ask all to save and stop: those that wait for a place are cancelled, those that train find it in the mailbox.
+
+        Cancelling sends an interrupt to those that train, which they heed too, unless it gets lost in an import.
+        """
+        import ray
+
+        ray.get(self.mailbox.stop.remote())
+        for task in self.running:
+            ray.cancel(task)
+
+    def _gather(self, task: Any, wave: Configs) -> bool:
+        """Take what a task leaves behind; False if its process died or was stopped."""
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            done: Done = ray.get(task)
+        except RayTaskError as error:
+            log = log_error(self.folder / next(iter(wave)), str(error))
+            self._fail(dict.fromkeys(wave, f"{type(error.cause).__name__}, see {log}"))
+            return True
+        except RayError:
+            return False
+        if done.parcel is not None:
+            unpack(done.parcel, self.folder, folders(wave))
+        self._fail(done.failures)
+        return not done.stopped
+
+    def _count_death(self, wave: Configs, waiting: list[Configs]) -> None:
+        first = next(iter(wave))
+        self.deaths[first] = self.deaths.get(first, 0) + 1
+        if self.deaths[first] < ATTEMPTS:  # killed, or its machine is gone: it goes on from its checkpoint
+            waiting.append(wave)
+        else:
+            self._fail(dict.fromkeys(wave, f"its process ended {ATTEMPTS} times"))
+
+    def _fail(self, failures: dict[str, str]) -> None:
+        self.failures |= failures
+        for name in failures:
+            self.observe(name, Progress.of_failed(self.configs[name].training.steps))

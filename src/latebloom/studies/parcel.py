@@ -1,0 +1,29 @@
+"""Folders of runs as one piece of data, for machines that share no file system."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+Parcel = dict[str, bytes]
+"""Files by their path below the folder that all the runs are in."""
+
+
+def pack(root: Path, names: Sequence[str]) -> Parcel:
+    """What the folders `root/name` hold; those that are not there are left out."""
+    files = [file for name in names for file in sorted((root / name).rglob("*")) if file.is_file()]
+    return {file.relative_to(root).as_posix(): file.read_bytes() for file in files if file.name != ".lock"}
+
+
+def unpack(parcel: Parcel, root: Path, names: Sequence[str]) -> None:
+    """Make the folders `root/name` what the parcel says, each in one move, in the order of the names."""
+    with TemporaryDirectory(prefix=".arriving-", dir=root) as place:
+        arrived, gone = Path(place) / "arrived", Path(place) / "gone"
+        for path, content in parcel.items():
+            (arrived / path).parent.mkdir(parents=True, exist_ok=True)
+            (arrived / path).write_bytes(content)
+        for name in names:
+            for source, target in ((root / name, gone / name), (arrived / name, root / name)):
+                if source.exists():
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    os.rename(source, target)

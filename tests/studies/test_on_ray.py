@@ -1,0 +1,223 @@
+"""Runs on a real Ray cluster: the same results, deaths, failures, stops, and machines that share no folder."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from latebloom import run
+from latebloom.cli import main
+from latebloom.errors import ConfigError, InterruptedRun
+from latebloom.results.file import read_results
+from latebloom.studies import on_ray
+from latebloom.studies import ray_cluster as connecting
+from latebloom.studies.local import environment
+from latebloom.studies.on_ray import train_on_ray
+from latebloom.studies.ray_cluster import ray_cluster
+from latebloom.training.checkpoint import latest_checkpoint
+from latebloom.training.stacked_run import run_stacked
+
+ray = pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two cores, and an environment that asks for more threads than a run is to have."""
+    with environment(OMP_NUM_THREADS="4", MKL_NUM_THREADS="4"), ray_cluster(workers=2):
+        yield ray.get_runtime_context().gcs_address
+
+
+@pytest.fixture(params=["a shared folder", "no shared folder"])
+def sharing(request, monkeypatch):
+    """Whether workers see the study's folder."""
+    if request.param == "no shared folder":
+        monkeypatch.setattr(Path, "touch", lambda path: None)  # the file by which they recognise it is not there
+    return request.param == "a shared folder"
+
+
+def trained(folder: Path) -> dict[str, bytes]:
+    """What must not differ by a bit."""
+    names = ("config.json", "metrics.jsonl", "evaluation.json", "model/model.safetensors")
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+def about(folder: Path):
+    return json.loads((folder / "environment.json").read_text())
+
+
+def longer(config, steps):
+    return replace(config, training=replace(config.training, steps=steps, checkpoint_every=50))
+
+
+def test_runs_are_those_that_one_would_do_alone(cluster, tiny, tmp_path, sharing, capfd):
+    configs = {"arm/joint": replace(tiny, delay=None), "arm/dat": tiny}
+    seen: dict[str, set[str]] = {name: set() for name in configs}
+    failures = train_on_ray(configs, tmp_path, observe=lambda name, progress: seen[name].add(progress.phase))
+    assert failures == {}
+    for name, config in configs.items():
+        run(config, tmp_path / "alone" / name, device="cpu")
+        assert trained(tmp_path / name) == trained(tmp_path / "alone" / name)
+        assert about(tmp_path / name)["threads"] == 1
+        assert about(tmp_path / name)["command"] == [Path(sys.argv[0]).name, *sys.argv[1:]]
+        assert "done" in seen[name]
+    before = trained(tmp_path / "arm" / "dat")
+    assert train_on_ray(configs, tmp_path) == {}  # nothing is trained again
+    assert trained(tmp_path / "arm" / "dat") == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["alone", "arm"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_run_that_fails_is_reported_with_its_log_and_the_others_finish(cluster, tiny, tmp_path, sharing):
+    (tmp_path / "broken" / "metrics.jsonl").mkdir(parents=True)
+    (tmp_path / "broken" / "metrics.jsonl" / "a file").write_text("where a file should be, not a folder")
+    hot = replace(tiny.training, full=replace(tiny.training.full, learning_rate=1e30), clip=1e30)
+    configs = {"broken": tiny, "hot": replace(tiny, training=hot, delay=None), "good": tiny}
+    seen = []
+    failures = train_on_ray(configs, tmp_path, observe=lambda name, progress: seen.append((name, progress.phase)))
+    assert set(failures) == {"broken", "hot"}
+    assert failures["broken"] == f"IsADirectoryError, see {tmp_path / 'broken' / 'error.log'}"
+    assert "IsADirectoryError" in (tmp_path / "broken" / "error.log").read_text()
+    assert "no longer numbers" in failures["hot"]
+    assert {("broken", "failed"), ("hot", "failed"), ("good", "done")} <= set(seen)
+    assert (tmp_path / "good" / "result.json").exists()
+
+
+def trainer_of(folder: Path) -> int | None:
+    """The process that holds the lock of a run."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if os.readlink(link) == str(folder / ".lock"):
+                return int(link.parts[2])
+        except OSError:
+            continue
+    return None
+
+
+def test_a_worker_that_is_killed_is_started_again_and_goes_on(cluster, tiny, tmp_path, capfd):
+    configs = {"once": longer(tiny, 400), "always": longer(tiny, 100_000)}
+    kills = {"once": 0, "always": 0}
+
+    def kill(name, seen):
+        process = trainer_of(tmp_path / name)
+        if seen.step >= 60 and process and (name == "always" or kills[name] == 0):
+            kills[name] += 1
+            os.kill(process, signal.SIGKILL)
+
+    assert train_on_ray(configs, tmp_path, observe=kill) == {"always": "its process ended 3 times"}
+    assert kills == {"once": 1, "always": 3}
+    assert len(about(tmp_path / "once")["resumed"]) == 1
+    assert len(about(tmp_path / "always")["resumed"]) == 2
+    run(configs["once"], tmp_path / "alone", device="cpu")
+    assert trained(tmp_path / "once") == trained(tmp_path / "alone")
+    assert capfd.readouterr() == ("", "")  # Ray has much to say of this
+
+
+def test_ctrl_c_stops_the_runs_which_save_and_go_on(cluster, tiny, tmp_path, sharing):
+    configs = {"a": longer(tiny, 400), "b": longer(replace(tiny, seed=1), 400), "c": tiny}
+    reached: dict[str, int] = {}
+
+    def interrupt(name, seen):
+        reached[name] = seen.step
+        if min(reached.get("a", 0), reached.get("b", 0)) > 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(InterruptedRun, match=f"stopped; what was reached is saved in {tmp_path}"):
+        train_on_ray(configs, tmp_path, observe=interrupt)
+    unfinished = [name for name in "ab" if not (tmp_path / name / "result.json").exists()]
+    assert unfinished  # 400 steps leave time to ask
+    assert not (tmp_path / "c").exists()  # there was no core for it
+    for name in unfinished:
+        assert latest_checkpoint(tmp_path / name / "checkpoints") is not None
+    assert train_on_ray(configs, tmp_path) == {}
+    assert all(len(about(tmp_path / name)["resumed"]) == 1 for name in unfinished)
+    run(configs[unfinished[0]], tmp_path / "alone", device="cpu")
+    assert trained(tmp_path / unfinished[0]) == trained(tmp_path / "alone")
+
+
+def test_runs_of_one_shape_are_trained_at_once_and_go_on_so(cluster, tiny, tmp_path, monkeypatch):
+    """A stack in a task, as on a GPU; its checkpoints are in a folder of their own, which travels too."""
+    configs = {f"arm/{seed}": longer(replace(tiny, seed=seed), 200) for seed in range(2)}
+    monkeypatch.setattr(Path, "touch", lambda path: None)  # no shared folder
+    monkeypatch.setattr(on_ray, "_plan", lambda configs, folder, device: ("cpu", [configs]))
+
+    def interrupt(name, seen):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(InterruptedRun):
+        train_on_ray(configs, tmp_path, observe=interrupt)
+    (stack,) = tmp_path.glob("stack-*")
+    assert latest_checkpoint(stack / "checkpoints") is not None
+    assert train_on_ray(configs, tmp_path) == {}
+    assert not stack.exists()  # its checkpoints have served
+    run_stacked(configs, tmp_path / "alone", torch.device("cpu"))
+    for name in configs:
+        assert len(about(tmp_path / name)["resumed"]) == 1
+        assert trained(tmp_path / name) == trained(tmp_path / "alone" / name)
+
+
+STUDY = """
+from latebloom import load_config
+from latebloom.studies.plan import Arm, Plan, study
+
+@study("mine")
+def mine(scale):
+    return Plan([Arm("joint", load_config({config!r}))], seeds=range(2))
+"""
+
+
+def test_the_command_uses_a_cluster_that_is_there(cluster, tiny, tmp_path):
+    config = str(tmp_path / "config.json")
+    Path(config).write_text(json.dumps(replace(tiny, delay=None).to_json()))
+    (tmp_path / "mine.py").write_text(STUDY.format(config=config))
+    words = ["study", "mine.py", "--scale", "tiny", "--on", "ray", "--address", cluster, "--out", "out"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "latebloom", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert all(line.startswith("2 runs: ") for line in ran.stderr.splitlines())
+    assert "2 runs: 2 done, 0 running" in ran.stderr
+    assert [record.failure for record in read_results([tmp_path / "out" / "results.parquet"])] == [None, None]
+
+
+def test_a_cluster_of_our_own_listens_on_loopback_alone(cluster):
+    assert cluster.startswith("127.")
+    assert all(node["NodeManagerAddress"].startswith("127.") for node in ray.nodes())
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"), [("127.0.0.1:1", "nobody answered within 5 seconds"), ("here", "Invalid address format")]
+)
+def test_an_address_where_no_cluster_is_is_one_sentence(address, reason, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(connecting, "SECONDS_TO_CONNECT", 5.0)
+    began = time.monotonic()
+    with pytest.raises(SystemExit) as stop:
+        main(["study", "paper", "--on", "ray", "--address", address, "--out", str(tmp_path / "out")])
+    assert stop.value.code == 2
+    assert time.monotonic() - began < 20
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith(f"latebloom: address: there is no Ray cluster to use at '{address}': {reason}")
+
+
+def test_a_device_that_the_cluster_does_not_have_is_an_error(cluster, tiny, tmp_path):
+    with pytest.raises(ConfigError, match="'cuda' is not available: the Ray cluster has none"):
+        train_on_ray({"a": tiny}, tmp_path, device="cuda")
+    with pytest.raises(ConfigError, match="'cuda:1' cannot be chosen on Ray; choices: cpu, cuda"):
+        train_on_ray({"a": tiny}, tmp_path, device="cuda:1")
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setattr(connecting, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"not installed; pip install 'latebloom\[ray\]'"), ray_cluster():
+        pass

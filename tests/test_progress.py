@@ -1,0 +1,56 @@
+"""What a person sees of a study while it runs."""
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from latebloom.progress import StudyBar
+from latebloom.training.outcome import Progress
+
+RUNS = [f"composite/{arm}/seed-{seed}" for arm in ("joint", "dat") for seed in range(3)]
+
+
+def a_study_in_its_midst(console: Console, folder: Path) -> None:
+    """One run finished before, one finished now, one that goes on, one that failed, two that wait."""
+    (folder / RUNS[0]).mkdir(parents=True)
+    (folder / RUNS[0] / "result.json").write_text("{}")
+    with StudyBar(console) as bar:
+        bar.expect(dict.fromkeys(RUNS), folder)
+        bar.show(RUNS[1], Progress(60, 60, "done", loss=0.5, accuracy_beyond=0.25, tested=1.0))
+        bar.show(RUNS[3], Progress(30, 60, "full", loss=0.7, accuracy_beyond=0.9))
+        bar.show(RUNS[4], Progress.of_failed(60))
+
+
+def test_a_log_says_how_many_are_done_running_and_failed_and_how_long_the_rest_takes(tmp_path):
+    written = StringIO()
+    a_study_in_its_midst(Console(file=written, width=80), tmp_path)
+    first, *_, last = written.getvalue().splitlines()
+    assert first.startswith("6 runs: 1 done, 0 running, step")
+    assert "left" not in first  # what was finished before says nothing of the pace
+    assert last.startswith("6 runs: 2 done, 1 running, 1 failed, about 0:00:00 left, step 0/60, failed, median loss")
+    assert last.endswith("beyond: composite/dat 90%, composite/joint 25%")
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_terminal_shows_all_of_it(width, tmp_path):
+    written = StringIO()
+    a_study_in_its_midst(Console(file=written, width=width, force_terminal=True, color_system=None), tmp_path)
+    bar, step, leaders = written.getvalue().replace("\x1b[2K", "").split("\r")[-1].splitlines()[-4:-1]
+    assert "6 runs" in bar
+    assert "2 done, 1 running, 1 failed" in bar
+    assert "left" in bar
+    assert step.split(",")[0] == "step 0/60"
+    assert leaders.strip() == "beyond: composite/dat 90%, composite/joint 25%"
+
+
+def test_runs_that_failed_count_as_over(tmp_path):
+    written = StringIO()
+    with StudyBar(Console(file=written, width=80)) as bar:
+        bar.expect({"a": None, "b": None}, tmp_path)
+        bar.show("a", Progress(60, 60, "done", tested=1.0))
+        bar.show("b", Progress.of_failed(60))
+    last = written.getvalue().splitlines()[-1]
+    assert last.startswith("2 runs: 1 done, 0 running, 1 failed, step")
+    assert "left" not in last
