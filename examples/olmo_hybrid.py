@@ -11,7 +11,7 @@ file: an interruption loses the run under way, and the same command goes on from
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import product
 from json import loads
@@ -185,14 +185,22 @@ def run_all(jobs: Sequence[Job], results: Path, processes: int) -> dict[Job, lb.
         "environment": where | {"transformers": transformers.__version__},
     }
     results.parent.mkdir(parents=True, exist_ok=True)
-    with get_context("spawn").Pool(processes) as pool:
-        for run in pool.imap_unordered(train, [job for job in jobs if job not in found]):
-            runs.append(run)
-            write_json(results, {**about, "runs": runs})
-            job = job_of(run)
-            found[job] = run["evaluation"]
-            print(f"{job}: {run['seconds']:.0f} s of training, {len(found)} runs in {results}", flush=True)
+    for run in each(train, [job for job in jobs if job not in found], processes):
+        runs.append(run)
+        write_json(results, {**about, "runs": runs})
+        job = job_of(run)
+        found[job] = run["evaluation"]
+        print(f"{job}: {run['seconds']:.0f} s of training, {len(found)} runs in {results}", flush=True)
     return {job: lb.Evaluation.from_json(found[job]) for job in jobs}
+
+
+def each(work: Callable[[Job], dict[str, Any]], jobs: Sequence[Job], processes: int) -> Iterator[dict[str, Any]]:
+    """What comes of each job, as it is finished."""
+    if processes == 1:
+        yield from map(work, jobs)
+    else:
+        with get_context("spawn").Pool(processes) as pool:
+            yield from pool.imap_unordered(work, jobs)
 
 
 def job_of(run: dict[str, Any]) -> Job:
@@ -211,7 +219,7 @@ def best_rate(arm: str, found: dict[Job, lb.Evaluation]) -> float:
 def show(found: dict[Job, lb.Evaluation]) -> None:
     """Accuracy of every run by length, and of each answer far beyond the training length."""
     heads = [f"{length / TRAINING_LENGTH:g}x" for length in SHOWN] + [f"{answer} 3x" for answer in TASK.answers]
-    table = Table("both answers right", "rate", "seed", *heads)
+    table = Table("run", "rate", "seed", *heads, title="both answers right, and each at 3x", box=None, pad_edge=False)
     for job, one in found.items():
         shares = [*(one.accuracy(length) for length in SHOWN), *(one.accuracy(FAR, answer) for answer in TASK.answers)]
         table.add_row(ARMS[job.arm], f"{job.learning_rate:g}", str(job.seed), *(f"{share:.3f}" for share in shares))
