@@ -5,7 +5,8 @@
     python examples/olmo_hybrid.py --study --seeds 5       # what docs/your-model.md shows
 
 Both ways of training are the same but for one argument of Trainer, the callback. Every finished run is in the results
-file: an interruption loses the run under way, and the same command goes on from there.
+file: an interruption loses the run under way, and the same command goes on from there. After a change to the model,
+name another file with --results.
 """
 
 import shlex
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from itertools import product
 from json import loads
 from multiprocessing import get_context
@@ -57,12 +59,15 @@ class Job:
     steps: int
     sequences: int
     """Tested at each length."""
+    rotary: bool
+    """Rotary positions in attention, as the configuration has them unless told otherwise."""
 
     def __str__(self) -> str:
-        return f"{ARMS[self.arm]}, rate {self.learning_rate:g}, seed {self.seed}"
+        positions = "" if self.rotary else ", no positions"
+        return f"{ARMS[self.arm]}{positions}, rate {self.learning_rate:g}, seed {self.seed}"
 
 
-def build_model(seed: int) -> OlmoHybridForCausalLM:
+def build_model(seed: int, rotary: bool) -> OlmoHybridForCausalLM:
     """One layer of the gated delta rule, whose negative eigenvalues let it count modulo 2, and one of attention."""
     torch.manual_seed(seed)
     config = OlmoHybridConfig(
@@ -72,7 +77,7 @@ def build_model(seed: int) -> OlmoHybridForCausalLM:
         num_hidden_layers=2,
         layer_types=["linear_attention", "full_attention"],
         num_attention_heads=1,  # OLMo bounds a head's logits by its width: a narrow head stays blunt
-        rope_parameters={"rope_type": "default", "rope_theta": None},  # no positions, as in the released checkpoints
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0 if rotary else None},
         linear_num_key_heads=4,
         linear_num_value_heads=4,
         linear_key_head_dim=32,
@@ -135,7 +140,7 @@ def train(job: Job) -> dict[str, Any]:
     """Train one arm, and say how often each answer is right at each length."""
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()  # of faster kernels, which are for GPUs
-    model = build_model(job.seed)
+    model = build_model(job.seed, job.rotary)
     delay = DelayedAttentionCallback(until=lb.at_fraction(1 / 3))
     trainer = Trainer(
         model=model,
@@ -228,9 +233,10 @@ def show(found: dict[Job, lb.Evaluation]) -> None:
 
 def main(
     seeds: int = 1,
-    steps: int = 800,
+    steps: int = 1_200,
     sequences: int = 1_024,
     learning_rate: float = 4e-3,
+    rotary: bool = True,
     study: bool = False,
     processes: int = 1,
     results: Path = Path("runs/olmo-hybrid.json"),
@@ -242,23 +248,19 @@ def main(
         steps: Of each run; attention is held back for the first third.
         sequences: Tested at each length.
         learning_rate: Of both arms, unless a study chooses.
+        rotary: Positions in attention; the released checkpoints have none.
         study: Choose each arm's learning rate on held-out seeds first.
         processes: Runs beside each other, of one thread each.
         results: The file of finished runs; the picture goes beside it.
     """
+    job = partial(Job, steps=steps, sequences=sequences, rotary=rotary)
     rates = dict.fromkeys(ARMS, learning_rate)
     if study:
-        tried = [
-            Job(arm=arm, seed=seed, learning_rate=rate, steps=steps, sequences=sequences)
-            for seed, rate, arm in product(HELD_OUT, RATES, ARMS)
-        ]
+        tried = [job(arm=arm, seed=seed, learning_rate=rate) for seed, rate, arm in product(HELD_OUT, RATES, ARMS)]
         found = run_all(tried, results, processes)
         show(found)
         rates = {arm: best_rate(arm, found) for arm in ARMS}
-    jobs = [
-        Job(arm=arm, seed=seed, learning_rate=rates[arm], steps=steps, sequences=sequences)
-        for seed, arm in product(range(seeds), ARMS)
-    ]
+    jobs = [job(arm=arm, seed=seed, learning_rate=rates[arm]) for seed, arm in product(range(seeds), ARMS)]
     found = run_all(jobs, results, processes)
     show(found)
     picture = lb.plot({str(job): one for job, one in found.items()}, results.with_suffix(".png"))

@@ -50,7 +50,9 @@ def test_a_study_takes_the_rate_that_holds_furthest():
         return Evaluation(16, counts, {"sum": 0.5, "recall": 0.125}, 0.0625)
 
     tried = {
-        names["Job"](arm=arm, learning_rate=rate, seed=seed, steps=1, sequences=10): found(correct + seed - 100)
+        names["Job"](arm=arm, learning_rate=rate, seed=seed, steps=1, sequences=10, rotary=True): found(
+            correct + seed - 100
+        )
         for (arm, rate), correct in right.items()
         for seed in (100, 101)
     }
