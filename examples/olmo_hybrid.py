@@ -10,9 +10,11 @@ name another file with --results.
 """
 
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from itertools import product
@@ -44,7 +46,7 @@ LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128)
 SHOWN = (16, 32, 48, 64)
 FAR = 3 * TRAINING_LENGTH
 ARMS = {"joint": "joint training", "dat": "delayed attention"}
-RATES, HELD_OUT = (2e-3, 4e-3, 6e-3), (100, 101)
+RATES, HELD_OUT = (2e-3, 4e-3, 6e-3), (100,)
 """What a study chooses each arm's learning rate from, and the seeds that it does so on."""
 NOT_ASKED = -100  # Transformers' label for a place without an answer
 
@@ -204,8 +206,11 @@ def each(work: Callable[[Job], dict[str, Any]], jobs: Sequence[Job], processes: 
     if processes == 1:
         yield from map(work, jobs)
     else:
-        with get_context("spawn").Pool(processes) as pool:
-            yield from pool.imap_unordered(work, jobs)
+        # Ctrl-C ends the processes at once, and one that is killed is an error instead of a wait without end.
+        ended = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_DFL)}
+        with ProcessPoolExecutor(processes, get_context("spawn"), **ended) as pool:
+            for done in as_completed([pool.submit(work, job) for job in jobs]):
+                yield done.result()
 
 
 def job_of(run: dict[str, Any]) -> Job:
