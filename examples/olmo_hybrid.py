@@ -181,20 +181,18 @@ def train(job: Job) -> dict[str, Any]:
 
 def run_all(jobs: Sequence[Job], results: Path, processes: int) -> dict[Job, lb.Evaluation]:
     """What each job found; those that are not in the results file are run, and written there one by one."""
-    runs = loads(results.read_text())["runs"] if results.exists() else []
-    found = {job_of(run): run["evaluation"] for run in runs}
+    kept: dict[str, Any] = loads(results.read_text()) if results.exists() else {"commands": [], "runs": []}
+    found = {job_of(run): run["evaluation"] for run in kept["runs"]}
     for job in jobs:
         if job in found:
             print(f"{job}: is in {results}")
     where = {key: value for key, value in describe_environment(0, "cpu").items() if key not in ("seed", "command")}
-    about = {
-        "command": shlex.join(["python", *sys.argv]),
-        "environment": where | {"transformers": transformers.__version__},
-    }
+    kept["commands"] = list(dict.fromkeys([*kept["commands"], shlex.join(["python", *sys.argv])]))
+    kept["environment"] = where | {"transformers": transformers.__version__}
     results.parent.mkdir(parents=True, exist_ok=True)
     for run in each(train, [job for job in jobs if job not in found], processes):
-        runs.append(run)
-        write_json(results, {**about, "runs": runs})
+        kept["runs"].append(run)
+        write_json(results, kept)
         job = job_of(run)
         found[job] = run["evaluation"]
         print(f"{job}: {run['seconds']:.0f} s of training, {len(found)} runs in {results}", flush=True)
