@@ -4,7 +4,8 @@
     python examples/olmo_hybrid.py --seeds 3 --processes 2
     python examples/olmo_hybrid.py --study --seeds 5       # what docs/your-model.md shows
 
-Both ways of training are the same but for one argument of Trainer, the callback. Every finished run is in the results
+Both ways of training are the same but for one argument of Trainer, the callback, and for the learning rate, which was
+chosen for each from the same three (--learning-rate gives both the same). Every finished run is in the results
 file: an interruption loses the run under way, and the same command goes on from there. After a change to the model,
 name another file with --results.
 """
@@ -48,6 +49,8 @@ FAR = 3 * TRAINING_LENGTH
 ARMS = {"joint": "joint training", "dat": "delayed attention"}
 RATES, HELD_OUT = (2e-3, 4e-3, 6e-3), (100,)
 """What a study chooses each arm's learning rate from, and the seeds that it does so on."""
+CHOSEN = {"joint": 2e-3, "dat": 4e-3}
+"""What it chose."""
 NOT_ASKED = -100  # Transformers' label for a place without an answer
 
 
@@ -238,7 +241,7 @@ def main(
     seeds: int = 1,
     steps: int = 1_200,
     sequences: int = 1_024,
-    learning_rate: float = 4e-3,
+    learning_rate: float | None = None,
     rotary: bool = True,
     study: bool = False,
     processes: int = 1,
@@ -250,14 +253,14 @@ def main(
         seeds: How many, from 0 on.
         steps: Of each run; attention is held back for the first third.
         sequences: Tested at each length.
-        learning_rate: Of both arms, unless a study chooses.
+        learning_rate: Of both arms, instead of what was chosen for each.
         rotary: Positions in attention; the released checkpoints have none.
         study: Choose each arm's learning rate on held-out seeds first.
         processes: Runs beside each other, of one thread each.
         results: The file of finished runs; the picture goes beside it.
     """
     job = partial(Job, steps=steps, sequences=sequences, rotary=rotary)
-    rates = dict.fromkeys(ARMS, learning_rate)
+    rates = CHOSEN if learning_rate is None else dict.fromkeys(ARMS, learning_rate)
     if study:
         tried = [job(arm=arm, seed=seed, learning_rate=rate) for seed, rate, arm in product(HELD_OUT, RATES, ARMS)]
         found = run_all(tried, results, processes)

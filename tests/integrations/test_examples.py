@@ -24,7 +24,7 @@ def test_the_olmo_hybrid_trains_both_ways_and_goes_on(tmp_path):
     printed, runs = example(tmp_path)
     assert [(run["arm"], run["seed"], run["switch_step"]) for run in runs] == [("joint", 0, None), ("dat", 0, 1)]
     assert all(row["sequences"] == 2 for run in runs for row in run["evaluation"]["lengths"])
-    assert "joint training     0.004  0 " in printed
+    assert "joint training     0.002  0 " in printed
     assert "delayed attention  0.004  0 " in printed
     assert (tmp_path / "runs" / "olmo-hybrid.png").read_bytes().startswith(b"\x89PNG")
 
