@@ -7,6 +7,7 @@ python docs/figures.py --check    fail if the README says something else (a test
 import hashlib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "demo-seeds.json"
 README = ROOT / "README.md"
 PICTURE = ROOT / "docs" / "images" / "demo-seeds.svg"
-BEGIN, END = "<!-- demo-seeds -->", "<!-- /demo-seeds -->"
 ARMS = {
     "joint": "joint training",
     "dat": "delayed attention",
@@ -71,33 +71,27 @@ def picture(runs: list[dict[str, Any]]) -> None:
     task = recipe("demo-dat").task
     guessing = {"guessing all": task.chance_all, "guessing the sum only": task.chance["sum"]}
     save_chart(length_chart(points, runs[0]["training_length"], guessing), PICTURE)
-    PICTURE.write_text(PICTURE.read_text() + stamp())
 
 
-def stamp() -> str:
-    """A mark that ties the picture to the numbers that it was drawn from."""
-    return f"<!-- drawn from results {hashlib.sha256(RESULTS.read_bytes()).hexdigest()} -->\n"
-
-
-def with_table(text: str, runs: list[dict[str, Any]]) -> str:
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table(runs)}\n{END}{after}"
-
-
-def main() -> None:
-    runs = json.loads(RESULTS.read_text())["runs"]
-    text = README.read_text()
-    wanted = with_table(text, runs)
-    if "--check" in sys.argv[1:]:
-        if wanted != text:
-            sys.exit("the README's table is not that of results/demo-seeds.json")
-        if not PICTURE.read_text().endswith(stamp()):
-            sys.exit("docs/images/demo-seeds.svg was not drawn from results/demo-seeds.json")
-        return
-    README.write_text(wanted)
-    picture(runs)
+def write_or_check(results: Path, page: Path, table: str, image: Path, draw: Callable[[], None]) -> None:
+    """Put the table between the page's marks and draw the image; with --check, fail if either is of other results."""
+    begin, end = f"<!-- {results.stem} -->", f"<!-- /{results.stem} -->"
+    text = page.read_text()
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    wanted = f"{before}{begin}\n{table}\n{end}{after}"
+    # ties the picture to the numbers that it was drawn from
+    stamp = f"<!-- drawn from results {hashlib.sha256(results.read_bytes()).hexdigest()} -->\n"
+    if "--check" not in sys.argv[1:]:
+        page.write_text(wanted)
+        draw()
+        image.write_text(image.read_text() + stamp)
+    elif wanted != text:
+        sys.exit(f"the table of {page.name} is not that of {results.name}")
+    elif not image.read_text().endswith(stamp):
+        sys.exit(f"{image.name} was not drawn from {results.name}")
 
 
 if __name__ == "__main__":
-    main()
+    runs = json.loads(RESULTS.read_text())["runs"]
+    write_or_check(RESULTS, README, table(runs), PICTURE, lambda: picture(runs))

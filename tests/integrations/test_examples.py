@@ -1,0 +1,59 @@
+"""The example, as a user runs it: what it prints, what it leaves, and that it goes on where it was."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from runpy import run_path
+from typing import Any
+
+from latebloom.evaluation import Count, Evaluation
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "olmo_hybrid.py"
+SMALL = ["--steps", "3", "--sequences", "2"]
+
+
+def example(folder: Path, *words: str) -> tuple[str, list[dict[str, Any]]]:
+    """What a call prints, and the runs that are in its results."""
+    ran = subprocess.run([sys.executable, str(EXAMPLE), *SMALL, *words], cwd=folder, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout, json.loads((folder / "runs" / "olmo-hybrid.json").read_text())["runs"]
+
+
+def test_the_olmo_hybrid_trains_both_ways_and_goes_on(tmp_path):
+    printed, runs = example(tmp_path)
+    assert [(run["arm"], run["seed"], run["switch_step"]) for run in runs] == [("joint", 0, None), ("dat", 0, 1)]
+    assert all(row["sequences"] == 2 for run in runs for row in run["evaluation"]["lengths"])
+    assert "joint training     0.002  0 " in printed
+    assert "delayed attention  0.004  0 " in printed
+    assert (tmp_path / "runs" / "olmo-hybrid.png").read_bytes().startswith(b"\x89PNG")
+
+    again, more = example(tmp_path, "--seeds", "2", "--processes", "2")
+    assert again.count("is in runs/olmo-hybrid.json") == 2
+    assert more[:2] == runs
+    assert {(run["arm"], run["seed"]) for run in more[2:]} == {("joint", 1), ("dat", 1)}
+
+
+def test_a_study_takes_the_rate_that_holds_furthest():
+    names = run_path(str(EXAMPLE))
+    right = {
+        ("joint", 2e-3): 5,
+        ("joint", 4e-3): 3,
+        ("joint", 6e-3): 4,
+        ("dat", 2e-3): 3,
+        ("dat", 4e-3): 3,
+        ("dat", 6e-3): 9,
+    }
+
+    def found(correct: int) -> Evaluation:
+        counts = (Count(16, 10, 10 - correct, {"sum": 0, "recall": 0}), Count(48, 10, correct, {"sum": 0, "recall": 0}))
+        return Evaluation(16, counts, {"sum": 0.5, "recall": 0.125}, 0.0625)
+
+    tried = {
+        names["Job"](arm=arm, learning_rate=rate, seed=seed, steps=1, sequences=10, rotary=True): found(
+            correct + seed - 100
+        )
+        for (arm, rate), correct in right.items()
+        for seed in (100, 101)
+    }
+    assert [names["best_rate"](arm, tried) for arm in ("joint", "dat")] == [2e-3, 6e-3]
