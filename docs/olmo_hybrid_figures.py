@@ -107,7 +107,7 @@ def rates(study: Study) -> str:
         each = ", ".join(f"{fmean(found):.3f} at {rate:g}" for rate, found in sorted(tried.items()))
         said.append(f"{label} {chosen:g} ({each})")
     seeds = ", ".join(sorted({str(run["seed"]) for run in study.tuning}))
-    return f"Learning rates, each chosen by both right at 3x on held-out seed {seeds}: {'; '.join(said)}."
+    return f"Learning rates, each chosen by both right at 3x on the held-out seeds {seeds}: {'; '.join(said)}."
 
 
 def without_positions() -> str:
