@@ -147,6 +147,42 @@ def _interval(gaps: np.ndarray) -> str:
     return f"{gaps.mean():+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
 
 
+CPU_WANTED = {  # what is told, the smallest that will do
+    "processes_over_threads": ("a process a core, against one process with all threads", 1.3),
+    "64": ("share of the machine's own sgemm peak, width 64", 0.50),
+    "128": ("the same, width 128", 0.70),
+}
+
+
+def cpu() -> str:
+    """The figures of a CPU, the median of five turns and the best."""
+    report = read("bench-cpu.json")
+    lines = ["| figure | median (best turn) | must |", "|---|---|---|"]
+    for name, (label, must) in CPU_WANTED.items():
+        seen = report.get(name) or report["share_of_peak"][name]
+        shown = "{:.0%}" if must < 1 else "{:.2f}"
+        told = f"{shown.format(seen['median'])} ({shown.format(seen['maximum'])})"
+        verdict = "reached" if seen["median"] >= must else "**not reached**"
+        lines.append(f"| {label} | {told}, {verdict} | {shown.format(must)} |")
+    lines.append(f"| a run's step, against one with a textbook LSTM | {report['ratio_to_textbook']:.2f} | |")
+    for name, ratio in report["ratio_to_peers"].items():
+        lines.append(f"| an LSTM layer, forward and back, against that of {name} | {ratio:.2f} | |")
+    lines += ["", "| steps a second | median (best turn) |", "|---|---|"]
+    for name, rate in report["steps_per_second"].items():
+        lines.append(f"| {name} | {rate['median']:.1f} ({rate['maximum']:.1f}) |")
+    before = read("bench-cpu-before.json")
+    narrow, wide = (f"{before['share_of_peak'][width]['median']:.0%}" for width in ("64", "128"))
+    where = report["environment"]
+    lines += [
+        "",
+        f"Before memory was kept (commit {before['environment']['commit'][:12]}) the shares were {narrow} and {wide}.",
+        "",
+        f"{where['processor']}, {report['cores']} cores, torch {where['torch']}, commit {where['commit'][:12]}; "
+        f"`{' '.join(where['command'])}`.",
+    ]
+    return "\n".join(lines)
+
+
 def speed() -> str:
     """The README's sentence."""
     report = read("bench-h200.json")
@@ -165,6 +201,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "study": study,
     "precision": precisions,
     "bf16": bf16,
+    "cpu": cpu,
 }
 README = ROOT / "README.md"
 
