@@ -239,7 +239,9 @@ def study(
         return
     if name is None:
         raise ConfigError("study: give a name or a Python file; `latebloom study --list` shows the names")
-    run_study(name, scale, seeds=seeds, out=out, workers=workers, device=device, on=on, address=address)
+    outcome = run_study(name, scale, seeds=seeds, out=out, workers=workers, device=device, on=on, address=address)
+    if outcome.failures:
+        sys.exit(1)
 
 
 def report(

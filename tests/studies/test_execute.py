@@ -163,22 +163,30 @@ def test_a_worker_that_dies_again_and_again_is_a_failure(tiny, tmp_path, monkeyp
     assert [one.phase for one in seen] == ["failed"]
 
 
-def test_the_command_leaves_results_and_a_page(tiny, tmp_path, capsys):
-    (tmp_path / "config.json").write_text(json.dumps(replace(tiny, delay=None).to_json()))
+def test_the_command_leaves_results_and_a_page_also_where_a_run_fails(tiny, tmp_path, capsys):
+    joint = replace(tiny, delay=None)
+    wild = replace(joint, training=replace(tiny.training, full=replace(tiny.training.full, learning_rate=1e30)))
+    for name, config in (("joint", joint), ("wild", wild)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(config.to_json()))
     (tmp_path / "mine.py").write_text(
         "from pathlib import Path\nfrom latebloom import load_config\n"
         "from latebloom.studies.plan import Arm, Plan, study\n"
+        f"here = Path({str(tmp_path)!r})\n"
         "@study('mine')\ndef mine(scale):\n"
-        f"    return Plan([Arm('joint', load_config(Path({str(tmp_path)!r}) / 'config.json'))], seeds=range(5))\n"
+        "    arms = [Arm(name, load_config(here / f'{name}.json')) for name in ('joint', 'wild')]\n"
+        "    return Plan(arms, seeds=range(5))\n"
     )
     out = tmp_path / "out"
-    words = ["--scale", "tiny", "--seeds", "2", "--device", "cpu", "--out", str(out)]
-    main(["study", str(tmp_path / "mine.py"), *words])
+    words = ["--scale", "tiny", "--seeds", "1", "--device", "cpu", "--out", str(out)]
+    with pytest.raises(SystemExit) as ended:
+        main(["study", str(tmp_path / "mine.py"), *words])
+    assert ended.value.code == 1
     said = capsys.readouterr()
-    assert "1 arm x 2 seeds" in said.out
-    assert "2 runs: 2 done" in said.err
+    assert "2 arms x 1 seed" in said.out
+    assert "2 runs: 1 done, 0 running, 1 failed" in said.err
+    assert f"failed: {out / 'composite' / 'wild' / 'seed-0'}: " in said.out
     assert "<html" in (out / "report" / "index.html").read_text()[:300]
-    assert len(read_results([out / "results.parquet"])) == 2
+    assert [one.failure is None for one in read_results([out / "results.parquet"])] == [True, False]
 
 
 @pytest.mark.slow
