@@ -26,17 +26,16 @@ def memory_kept() -> Iterator[None]:
         yield
         return
     library.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
-    library.mallopt(_MMAP_THRESHOLD, 32 * 2**20)  # the largest that glibc takes
+    library.mallopt(_MMAP_THRESHOLD, _LARGEST)
     try:
         yield
-    finally:
-        library.mallopt(_TRIM_THRESHOLD, _GLIBC_DEFAULT)
-        library.mallopt(_MMAP_THRESHOLD, _GLIBC_DEFAULT)
+    finally:  # where glibc itself comes to in a process that has freed a large block; its first values were slower
+        library.mallopt(_TRIM_THRESHOLD, 2 * _LARGEST)
         library.malloc_trim(0)
 
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
-_GLIBC_DEFAULT = 128 * 2**10
+_LARGEST = 32 * 2**20  # the most that glibc takes as a size from which memory is not kept
 
 
 @contextmanager
