@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from latebloom.config import RunConfig
-from latebloom.models.settings import hybrid, lstm, transformer
+from latebloom.models.settings import lstm, transformer
 from latebloom.studies.plan import Arm, Plan, Scale, study
 from latebloom.studies.scales import SIZES, Size, at_rate, base_config, composite, delayed, tuning_seeds
 from latebloom.tasks import ModularSum, Recall, Task
@@ -19,7 +19,7 @@ def paper(scale: Scale) -> Plan:
 
 
 def _arms(size: Size, task: Task) -> list[Arm]:
-    hybrid_run = base_config(size, task, hybrid(width=size.width, look_back=True, zero_output=True))
+    hybrid_run = base_config(size, task)
     runs = {
         "lstm": base_config(size, task, lstm(width=size.width)),
         "transformer": base_config(size, task, transformer(width=size.width)),

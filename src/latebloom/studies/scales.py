@@ -50,13 +50,18 @@ def tuning_seeds(size: Size) -> range:
     return range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + size.tuning_seeds)
 
 
+def study_hybrid(size: Size) -> Model:
+    """The hybrid of the studies: attention that can look back one token, and that says nothing at first."""
+    return hybrid(width=size.width, look_back=True, zero_output=True)
+
+
 def base_config(size: Size, task: Task, model: Model | None = None) -> RunConfig:
     """Joint training of the hybrid at a scale."""
     phase = Phase(batch_size=size.batch, learning_rate=middle_rates(size)[0], warmup=min(200, size.steps // 10))
     every = max(10, size.steps // 50)
     return RunConfig(
         task=task,
-        model=model or hybrid(width=size.width, look_back=True, zero_output=True),
+        model=model or study_hybrid(size),
         training=Training(
             steps=size.steps,
             delayed=phase,
