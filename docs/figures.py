@@ -73,7 +73,9 @@ def picture(runs: list[dict[str, Any]]) -> None:
     save_chart(length_chart(points, runs[0]["training_length"], guessing), PICTURE)
 
 
-def write_or_check(results: Path, page: Path, table: str, image: Path, draw: Callable[[], None]) -> None:
+def write_or_check(
+    results: Path, page: Path, table: str, image: Path | None = None, draw: Callable[[], None] = lambda: None
+) -> None:
     """Put the table between the page's marks and draw the image; with --check, fail if either is of other results."""
     begin, end = f"<!-- {results.stem} -->", f"<!-- /{results.stem} -->"
     text = page.read_text()
@@ -85,10 +87,11 @@ def write_or_check(results: Path, page: Path, table: str, image: Path, draw: Cal
     if "--check" not in sys.argv[1:]:
         page.write_text(wanted)
         draw()
-        image.write_text(image.read_text() + stamp)
+        if image is not None:
+            image.write_text(image.read_text() + stamp)
     elif wanted != text:
         sys.exit(f"the table of {page.name} is not that of {results.name}")
-    elif not image.read_text().endswith(stamp):
+    elif image is not None and not image.read_text().endswith(stamp):
         sys.exit(f"{image.name} was not drawn from {results.name}")
 
 

@@ -1,4 +1,4 @@
-"""The table and the picture of the OLMo-Hybrid example in docs/your-model.md, from results/olmo-hybrid.json.
+"""The tables and the picture of the OLMo-Hybrid example in docs/your-model.md, from results/olmo-hybrid*.json.
 
 python docs/olmo_hybrid_figures.py            write them
 python docs/olmo_hybrid_figures.py --check    fail if the page says something else (a test does this)
@@ -6,6 +6,7 @@ python docs/olmo_hybrid_figures.py --check    fail if the page says something el
 
 import json
 from functools import cached_property
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -23,17 +24,17 @@ PICTURE = ROOT / "docs" / "images" / "olmo-hybrid.svg"
 ARMS = {"joint": "joint training", "dat": "delayed attention"}
 ANSWERS = {"both": None, "sum": "sum", "recall": "recall"}
 MULTIPLES = (1, 2, 3, 4)
-HELD_OUT = 100
-"""The first of the seeds on which the learning rates were chosen."""
+UNSEEN, HELD_OUT = 10, 100
+"""The first of the seeds on which nothing was chosen, and the first of those on which the learning rates were."""
 
 
 class Study:
-    """The runs of the results file: those that the rates were chosen by, and those that are shown."""
+    """The runs of a results file: those that the rates were chosen by, and those that are shown."""
 
-    def __init__(self) -> None:
-        self.found = json.loads(RESULTS.read_text())
+    def __init__(self, results: Path) -> None:
+        self.found = json.loads(results.read_text())
         self.tuning = [run for run in self.found["runs"] if run["seed"] >= HELD_OUT]
-        others = [run for run in self.found["runs"] if run["seed"] < HELD_OUT]
+        others = [run for run in self.found["runs"] if UNSEEN <= run["seed"] < HELD_OUT]
         shared = set.intersection(*({run["seed"] for run in others if run["arm"] == arm} for arm in ARMS))
         self.runs, self.seeds = [run for run in others if run["seed"] in shared], len(shared)
 
@@ -110,24 +111,11 @@ def rates(study: Study) -> str:
     return f"Learning rates, each chosen by both right at 3x on the held-out seeds {seeds}: {'; '.join(said)}."
 
 
-def without_positions() -> str:
-    """Both, sum and recall at three times the training length, for each run without rotary positions."""
-    runs = json.loads(WITHOUT.read_text())["runs"]
-    (steps,), (seed,) = {run["steps"] for run in runs}, {run["seed"] for run in runs}
-    lines = [
-        f"Without positions in attention, at 3x ({steps:,} steps, seed {seed} alone):",
-        "",
-        f"| run | rate | {' | '.join(ANSWERS)} |",
-        "|---|---|" + "---|" * len(ANSWERS),
-    ]
-    for run in sorted(runs, key=lambda run: (list(ARMS).index(run["arm"]), run["learning_rate"])):
-        found = evaluation(run)
-        cells = [f"{found.accuracy(3 * found.training_length, answer):.3f}" for answer in ANSWERS.values()]
-        lines.append(f"| {ARMS[run['arm']]} | {run['learning_rate']:g} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+def page(study: Study, without: Study) -> str:
+    return "\n\n".join([told(study), "### Without positions in attention", told(without)])
 
 
-def page(study: Study) -> str:
+def told(study: Study) -> str:
     where = study.found["environment"]
     commands = ", ".join(f"`{command}`" for command in study.found["commands"])
     (steps,) = {run["steps"] for run in study.found["runs"]}
@@ -139,7 +127,6 @@ def page(study: Study) -> str:
             rates(study),
             f"{commands}: {steps:,} steps a run; torch {where['torch']}, Transformers {where['transformers']}, "
             f"commit {where['commit'][:12]}.",
-            without_positions(),
         ]
     )
 
@@ -162,5 +149,5 @@ def draw(study: Study) -> None:
 
 
 if __name__ == "__main__":
-    study = Study()
-    write_or_check(RESULTS, PAGE, page(study), PICTURE, lambda: draw(study))
+    study = Study(RESULTS)
+    write_or_check(RESULTS, PAGE, page(study, Study(WITHOUT)), PICTURE, lambda: draw(study))

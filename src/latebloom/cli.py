@@ -77,7 +77,6 @@ def train(
     from latebloom.report.words import describe, describe_switch
     from latebloom.training.folder import RunFolder
     from latebloom.training.schedule import unfinished_warmups
-    from latebloom.training.stacked_run import refuse_member
 
     folder = _folder(out)
     if recipe is not None and config is not None:
@@ -105,7 +104,6 @@ def train(
         return
     folder = folder or Path("runs") / f"{name}-{chosen.hash}"
     console = Console()
-    refuse_member(RunFolder(folder))
     was_finished = RunFolder(folder).is_finished
     _note([] if was_finished else warmups)
     trained = run_with_bar(chosen, folder, device=device, track=track)

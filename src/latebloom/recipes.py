@@ -72,7 +72,7 @@ PAPER = SIZES["paper"]
 
 
 def _paper(model: Model) -> RunConfig:
-    return at_rate(base_config(PAPER, composite(PAPER), model), middle_rates(PAPER)[1])
+    return at_rate(base_config(PAPER, composite(), model), middle_rates(PAPER)[1])
 
 
 @named("paper-dat")

@@ -22,16 +22,16 @@ def example(folder: Path, *words: str) -> tuple[str, list[dict[str, Any]]]:
 
 def test_the_olmo_hybrid_trains_both_ways_and_goes_on(tmp_path):
     printed, runs = example(tmp_path)
-    assert [(run["arm"], run["seed"], run["switch_step"]) for run in runs] == [("joint", 0, None), ("dat", 0, 1)]
+    assert [(run["arm"], run["seed"], run["switch_step"]) for run in runs] == [("joint", 10, None), ("dat", 10, 1)]
     assert all(row["sequences"] == 2 for run in runs for row in run["evaluation"]["lengths"])
-    assert "joint training     0.002  0 " in printed
-    assert "delayed attention  0.004  0 " in printed
+    assert "joint training     0.006  10 " in printed
+    assert "delayed attention  0.004  10 " in printed
     assert (tmp_path / "runs" / "olmo-hybrid.png").read_bytes().startswith(b"\x89PNG")
 
     again, more = example(tmp_path, "--seeds", "2", "--processes", "2")
     assert again.count("is in runs/olmo-hybrid.json") == 2
     assert more[:2] == runs
-    assert {(run["arm"], run["seed"]) for run in more[2:]} == {("joint", 1), ("dat", 1)}
+    assert {(run["arm"], run["seed"]) for run in more[2:]} == {("joint", 11), ("dat", 11)}
 
 
 def test_a_study_takes_the_rate_that_holds_furthest():

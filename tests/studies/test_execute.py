@@ -51,6 +51,25 @@ def test_every_arm_is_trained_with_every_seed_and_its_best_choice(plan, tmp_path
     assert {(r.arm, r.seed) for r in tuning} == {("tuned, choice 0", 9), ("tuned, choice 1", 9)}
 
 
+def test_a_choice_stands_once_a_run_was_begun_with_it(plan, tmp_path):
+    """The better choice fails for a passing reason, and would win when the study is started again."""
+    best = json.loads(_chosen(plan, tmp_path / "as it is"))[0]["chosen"]
+
+    def without_it(configs, folder):
+        failing = {name: "the disk is full" for name in configs if f"choice-{best}" in name}
+        return in_turn({name: c for name, c in configs.items() if name not in failing}, folder) | failing
+
+    execute("mine", plan, tmp_path / "again", without_it)
+    outcome = execute("mine", plan, tmp_path / "again", in_turn)
+    assert outcome.failures == {}
+    assert json.loads((tmp_path / "again" / "choices.json").read_text())[0]["chosen"] == 1 - best
+
+
+def _chosen(plan, folder):
+    execute("mine", plan, folder, in_turn)
+    return (folder / "choices.json").read_text()
+
+
 def test_a_study_that_is_started_again_repeats_nothing(plan, tmp_path):
     execute("mine", plan, tmp_path, in_turn)
 

@@ -23,8 +23,8 @@ class Attention:
     look_back: bool = False
     """Make keys from a token and the one before it, as short convolutions do; the paper's form has it off."""
     sharpen: bool = False
-    """Multiply the scores by the logarithm of how many tokens they choose from, so that softmax stays as sharp among
-    many as among few; the paper's form has it off."""
+    """Multiply the scores by log(1 + n), n the tokens that they choose from, so that softmax stays as sharp among many
+    as among few; the paper's form has it off."""
     zero_output: bool = False
     """Start the output projection at zero, so that letting attention in changes nothing at first."""
 

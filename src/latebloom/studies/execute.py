@@ -84,7 +84,9 @@ def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failur
                 tried = (out / "tuning" / _within(place, out)).as_posix()
                 reasons = [why for run, why in failures.items() if (out / run).is_relative_to(tried)]
                 raise LatebloomError(f"every choice of arm {arm.name} on {arm.task} failed: {'; '.join(reasons)}")
-            best = max(range(len(scores)), key=lambda k: scores[k] or (-1.0, -1.0))
+            best = _begun(arm, place, plan)
+            if best is None:
+                best = max(range(len(scores)), key=lambda k: scores[k] or (-1.0, -1.0))
             config = arm.choices[best]
             told.append(
                 {
@@ -104,6 +106,16 @@ def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failur
     if told:
         write_json(out / "choices.json", told)
     return runs
+
+
+def _begun(arm: Arm, place: Path, plan: Plan) -> int | None:
+    """The choice with which a run of the study was begun: it stands, also if one that had failed would win now."""
+    for seed in plan.seeds:
+        folder = RunFolder(place / f"seed-{seed}")
+        if folder.config_file.exists():
+            found = folder.read_config().hash
+            return next((k for k, choice in enumerate(arm.choices) if replace(choice, seed=seed).hash == found), None)
+    return None
 
 
 def _by_choice(arm: Arm, tuning: list[StudyRun]) -> list[list[StudyRun]]:

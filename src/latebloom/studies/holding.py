@@ -9,14 +9,15 @@ from latebloom.studies.scales import SIZES, at_rate, base_config, composite, del
 
 @study("holding")
 def holding(scale: Scale) -> Plan:
-    """Bypass, freeze, ramp; zero output; what is asked; the recurrence's rate; supervision; order: one change each."""
+    """Bypass, freeze, ramp; zero output; what is asked; the recurrence's rate; supervision; order: one at a time."""
     size = SIZES[scale]
     _, rate = middle_rates(size)
-    base = at_rate(base_config(size, composite(size)), rate)
+    base = at_rate(base_config(size, composite()), rate)
     dat = delayed(base)
     ramp = max(1, size.steps // 10)
     arms = [
         Arm("dat", dat),
+        # Frozen attention whose output is zero would be a bypass, so it is compared with "random output".
         Arm("freeze", delayed(_random_output(base), hold="freeze")),
         Arm("ramp", delayed(base, hold="ramp", ramp_steps=ramp)),
         Arm("random output", _random_output(dat)),
@@ -32,7 +33,7 @@ def holding(scale: Scale) -> Plan:
         "pairs-first": {"order": "pairs-first"},
         "interleaved": {"order": "interleaved"},
     }.items():
-        task = composite(size, **settings)
+        task = composite(**settings)
         arms.append(Arm(f"dat, {name}", replace(dat, task=task)))
         arms.append(Arm(f"joint, {name}", replace(base, task=task)))
     return Plan(arms, range(size.fewer_seeds))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from latebloom.config import RunConfig
-from latebloom.errors import ConfigError, InterruptedRun
+from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, full_disk_in_words
 from latebloom.studies.local import ATTEMPTS, heeding_stops
 from latebloom.studies.parcel import pack, unpack
 from latebloom.studies.ray_worker import SECONDS_BETWEEN_WORDS, Done, Mailbox, folders, train
@@ -52,7 +52,8 @@ def _plan(configs: Configs, folder: Path, device: str | None) -> tuple[str, list
     if kind == "cpu":
         return kind, [{name: c} for name, c in configs.items() if not RunFolder(folder / name).is_finished]
     measure = ray.remote(num_gpus=1)(_fit)
-    share = -(-len(configs) // gpus)
+    left = sum(not RunFolder(folder / name).is_finished for name in configs)
+    share = max(1, -(-left // gpus))
     return kind, plan_waves(configs, folder, lambda config: min(share, ray.get(measure.remote(config))))
 
 
@@ -119,15 +120,17 @@ class _Driver:
         self.running[self.train.remote(wave, self.token, self.kind, parcel, self.mailbox, sys.argv)] = wave
 
     def _stop(self) -> None:
-        """Ask all to save and stop: those that wait for a place are cancelled, those that train find it in the mailbox.
+        """Ask all to save and stop: those that train find it in the mailbox, those that wait for a place are cancelled.
 
-        Cancelling sends an interrupt to those that train, which they heed too, unless it gets lost in an import.
+        Cancelling interrupts a run that trains, and an interrupt after the word to stop would be the second: at once,
+        without saving.
         """
         import ray
 
-        ray.get(self.mailbox.stop.remote())
-        for task in self.running:
-            ray.cancel(task)
+        asking: Any = ray.get(self.mailbox.stop.remote())
+        for task, wave in self.running.items():
+            if next(iter(wave)) not in asking:
+                ray.cancel(task)
 
     def _gather(self, task: Any, wave: Configs) -> bool:
         """Take what a task leaves behind; False if its process died or was stopped."""
@@ -143,7 +146,12 @@ class _Driver:
         except RayError:
             return False
         if done.parcel is not None:
-            unpack(done.parcel, self.folder, folders(wave))
+            try:
+                with full_disk_in_words(self.folder):
+                    unpack(done.parcel, self.folder, folders(wave))
+            except LatebloomError as error:
+                self._fail(dict.fromkeys(wave, str(error)))
+                return True
         self._fail(done.failures)
         return not done.stopped
 

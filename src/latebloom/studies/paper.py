@@ -13,7 +13,7 @@ from latebloom.tasks import ModularSum, Recall, Task
 def paper(scale: Scale) -> Plan:
     """LSTM, Transformer, hybrid trained jointly and with delayed attention, on modular sum, recall and composite."""
     size = SIZES[scale]
-    tasks: list[Task] = [ModularSum(), Recall(keys=512), composite(size)]
+    tasks: list[Task] = [ModularSum(), Recall(keys=512), composite()]
     arms = [arm for task in tasks for arm in _arms(size, task)]
     return Plan(arms, range(size.seeds), tuning_seeds(size))
 

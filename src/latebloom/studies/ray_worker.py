@@ -41,10 +41,12 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._words: dict[str, Progress] = {}
+        self._heard_of: set[str] = set()
         self._is_stopping = False
 
-    def put(self, words: dict[str, Progress]) -> bool:
-        """Leave word; whether to stop."""
+    def put(self, wave: str, words: dict[str, Progress]) -> bool:
+        """Leave word of a wave, by the name of its first run; whether to stop."""
+        self._heard_of.add(wave)
         self._words |= words
         return self._is_stopping
 
@@ -52,8 +54,10 @@ class Mailbox:
         words, self._words = self._words, {}
         return words
 
-    def stop(self) -> None:
+    def stop(self) -> set[str]:
+        """Tell workers to stop when they ask; the waves whose workers do ask."""
         self._is_stopping = True
+        return self._heard_of
 
 
 def folders(wave: Configs) -> list[str]:
@@ -71,7 +75,7 @@ def train(wave: Configs, token: Path, kind: str, parcel: Parcel, mailbox: Any, w
     with stop_requests(), _place(token, parcel, folders(wave)) as place:
         failures, stopped = {}, False
         try:
-            with _telling(mailbox) as tell:
+            with _telling(mailbox, next(iter(wave))) as tell:
                 failures = train_wave(wave, place, torch.device(kind), tell)
         except InterruptedRun:
             stopped = True
@@ -93,7 +97,7 @@ def _place(token: Path, parcel: Parcel, folders: list[str]) -> Iterator[Path]:
 
 
 @contextmanager
-def _telling(mailbox: Any) -> Iterator[Callable[[str, Progress], None]]:
+def _telling(mailbox: Any, wave: str) -> Iterator[Callable[[str, Progress], None]]:
     """An observer that leaves word, and a look now and then whether to stop.
 
     A thread does it, because Ray gives the core of a task away while its main thread waits for an answer.
@@ -108,7 +112,7 @@ def _telling(mailbox: Any) -> Iterator[Callable[[str, Progress], None]]:
         while not told.empty():
             name, seen = told.get()
             words[name] = seen
-        if ray.get(mailbox.put.remote(words)) and not is_over.is_set():
+        if ray.get(mailbox.put.remote(wave, words)) and not is_over.is_set():
             os.kill(os.getpid(), signal.SIGTERM)
 
     def speak_now_and_then() -> None:

@@ -15,7 +15,7 @@ def timing(scale: Scale) -> Plan:
     """A switch at 10 to 90% of the steps, at two learning rates, against a switch when state tracking holds beyond."""
     size = SIZES[scale]
     low, high = middle_rates(size)
-    arms = [*_arms(size, composite(size), low), *_arms(size, composite(size), high), *_arms(size, ModularSum(), high)]
+    arms = [*_arms(size, composite(), low), *_arms(size, composite(), high), *_arms(size, ModularSum(), high)]
     return Plan(arms, range(size.fewer_seeds))
 
 

@@ -17,6 +17,7 @@ from latebloom.training.environment import choose_device
 from latebloom.training.folder import RunFolder
 from latebloom.training.journal import Journal
 from latebloom.training.outcome import Observer, Progress, TrainedRun
+from latebloom.training.stacked_run import refuse_member
 from latebloom.training.surroundings import memory_kept, own_randomness, stop_requests
 from latebloom.training.trainer import Trainer
 
@@ -33,6 +34,8 @@ def run(
     """Train a run, or go on with it, or give back the finished one that the folder holds."""
     chosen = choose_device(device)
     folder = None if out is None else RunFolder(out)
+    if folder is not None:
+        refuse_member(folder)
     with folder.opened(config, str(chosen)) if folder else nullcontext():
         if folder is not None and folder.is_finished:
             return TrainedRun.load(folder.path)

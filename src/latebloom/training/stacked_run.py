@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from latebloom.config import RunConfig
-from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError
+from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, full_disk_in_words
 from latebloom.evaluation.evaluate import evaluate_stacked
 from latebloom.kernels.precision import precision
 from latebloom.training.checkpoint import (
@@ -70,7 +70,8 @@ def run_stacked(
         }
         place = None if out is None else Path(out) / stack_folder(configs)
         try:
-            return _StackedRun(journals, place, device, stop_requested, capture).finish()
+            with full_disk_in_words(out or ""):  # whichever of its folders is being written
+                return _StackedRun(journals, place, device, stop_requested, capture).finish()
         finally:
             for journal in journals.values():
                 journal.close()
@@ -88,7 +89,10 @@ def refuse_member(folder: RunFolder) -> None:
     path = folder.path.absolute()
     for parent in path.parents:
         for file in parent.glob("stack-*/members.json"):
-            members = RunFolder(file.parent).read_json(file)
+            try:
+                members = RunFolder(file.parent).read_json(file)
+            except CheckpointError:
+                continue  # not ours, or not whole: nothing that could go on
             if path.relative_to(parent).as_posix() in members and latest_checkpoint(file.parent / "checkpoints"):
                 words = folder.read_json(path / "environment.json", "command")["command"]
                 raise CheckpointError(
