@@ -37,6 +37,9 @@ def bench_cpu(cores: int, *, seconds: float, peers: bool = False, tell: Tell) ->
     peaks: dict[str, list[float]] = {name: [] for name in ways}
     crews = {name: [Worker(**about) for about in workers] for name, workers in ways.items()}
     try:
+        tell("starting")
+        for worker in (worker for crew in crews.values() for worker in crew):
+            worker.wait()
         for turn in range(TURNS):
             for name, crew in crews.items():
                 tell(f"{name}: turn {turn + 1} of {TURNS}")
@@ -80,9 +83,16 @@ class Worker:
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=_work, args=(other, about), daemon=True)
         self._process.start()
-        self._pipe.recv()  # it is ready
+        self._is_ready = False
+
+    def wait(self) -> None:
+        """Until it has a run and has warmed up."""
+        if not self._is_ready:
+            self._pipe.recv()
+            self._is_ready = True
 
     def start(self, seconds: float) -> None:
+        self.wait()
         self._pipe.send(seconds)
 
     def answer(self) -> tuple[float, float]:
