@@ -122,7 +122,7 @@ def test_the_terminal_chart_shows_both_lines_and_the_lengths(capsys):
 @pytest.mark.parametrize(
     ("joint", "dat", "words"),
     [
-        (FALLS, HOLDS, "Delayed attention made the difference."),
+        (FALLS, HOLDS, "On this seed the delay made the difference"),
         (HOLDS, HOLDS, "joint training did as well"),
         (FALLS, evaluation({25: 1.0, 75: 0.6}), "helped, but did not hold 90%: this is not the result hoped for"),
         (FALLS, FALLS, "did not help here, nor did it hold 90%: this is not the result hoped for"),
