@@ -19,7 +19,7 @@ from latebloom.report.tables import for_terminal
 from latebloom.report.terminal import say
 from latebloom.studies.execute import StudyOutcome, execute
 from latebloom.studies.local import train_all
-from latebloom.studies.plan import SCALES, STUDIES, Plan, Scale, find_study, plan_of
+from latebloom.studies.plan import SCALES, Plan, Scale, find_study, known_studies, plan_of
 
 
 def run_study(
@@ -82,14 +82,12 @@ def _trainer(on: str, address: str | None, workers: int | None) -> Iterator[Call
 
 def list_all(console: Console) -> None:
     """The named studies, with their size at each scale."""
-    import latebloom.studies.named  # noqa: F401 (makes them known)
-
     table = Table(box=None, pad_edge=False)
     table.add_column("study")
     table.add_column("question")
     for scale in SCALES:
         table.add_column(f"runs, {scale}", justify="right")
-    for name, function in STUDIES.items():
+    for name, function in known_studies().items():
         runs = [str(_runs(plan_of(name, function, scale))) for scale in SCALES]
         table.add_row(name, (function.__doc__ or "").strip().splitlines()[0], *runs)
     console.print(table)

@@ -55,7 +55,7 @@ class OwnGate(Gate):
     def set(self, value: Value) -> None:
         if isinstance(value, float) and value == 0.0 and _between_processes():
             value = torch.zeros((), device=next(self.module.parameters()).device)
-        self.module.gate = value  # type: ignore[assignment]
+        self.module.gate = value  # type: ignore[assignment] (a module declares no type for it)
 
 
 class OutputGate(Gate):

@@ -147,8 +147,9 @@ def check_untouched(model: nn.Module) -> None:
 
 def _vocabulary(model: nn.Module) -> int:
     embedding = next((module for module in model.modules() if isinstance(module, nn.Embedding)), None)
-    if hasattr(model, "get_input_embeddings"):
-        embedding = model.get_input_embeddings()  # type: ignore[operator]
+    of_transformers = getattr(model, "get_input_embeddings", None)
+    if of_transformers is not None:
+        embedding = of_transformers()
     size = getattr(embedding, "num_embeddings", 0)
     if not isinstance(size, int) or size < 2:
         raise ConfigError(f"horizon: {type(model).__name__} has no embedding of tokens to change one of")

@@ -8,6 +8,7 @@
 A file with such functions is run like the named ones: `latebloom study my_file.py`.
 """
 
+import importlib
 import importlib.util
 import sys
 import traceback
@@ -82,10 +83,15 @@ def study(name: str) -> Callable[[Study], Study]:
     return add
 
 
+def known_studies() -> dict[str, Study]:
+    """The package's own studies, which are known once their files are imported, and any that were added."""
+    importlib.import_module("latebloom.studies.named")
+    return STUDIES
+
+
 def find_study(name: str) -> tuple[str, Study]:
     """The study of a name, or the only one in a Python file (`file.py`, or `file.py:name` of several)."""
-    import latebloom.studies.named  # noqa: F401 (makes the package's own studies known)
-
+    known_studies()
     file, _, chosen = name.partition(":")
     if not file.endswith(".py"):
         if name not in STUDIES:

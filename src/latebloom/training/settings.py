@@ -74,7 +74,7 @@ class Training:
     weigh: Literal["answers", "positions"] = "answers"
     """What counts the same in the loss: every named answer, or every position at which one is asked."""
     precision: Precision = "tf32"
-    """Matrix products on a GPU: tf32 rounds their factors to 10 bits, float32 to 23 and takes about 1.6 times as long,
+    """Matrix products on a GPU: tf32 rounds their factors to 10 bits, float32 to 23 and takes longer,
     bf16 to 7 and keeps the LSTM's gates in 16 bits; a CPU always computes in float32."""
     recurrence_factor: float = 1.0
     """After a switch, the recurrence learns at this factor of the rate."""
