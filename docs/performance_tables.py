@@ -167,10 +167,12 @@ def cpu() -> str:
     lines.append(f"| a run's step, against one with a textbook LSTM | {report['ratio_to_textbook']:.2f} | |")
     for name, ratio in report["ratio_to_peers"].items():
         lines.append(f"| an LSTM layer, forward and back, against that of {name} | {ratio:.2f} | |")
-    lines += ["", "| steps a second | median (best turn) |", "|---|---|"]
-    for name, rate in report["steps_per_second"].items():
-        lines.append(f"| {name} | {rate['median']:.1f} ({rate['maximum']:.1f}) |")
     before = read("bench-cpu-before.json")
+    lines += ["", "| steps a second | median (best turn) | before memory was kept |", "|---|---|---|"]
+    for name, rate in report["steps_per_second"].items():
+        then = before["steps_per_second"].get(name)
+        cells = [f"{one['median']:.1f} ({one['maximum']:.1f})" if one else "" for one in (rate, then)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     narrow, wide = (f"{before['share_of_peak'][width]['median']:.0%}" for width in ("64", "128"))
     where = report["environment"]
     lines += [
