@@ -77,7 +77,7 @@ def _paper(model: Model) -> RunConfig:
 
 @named("paper-dat")
 def paper_dat() -> RunConfig:
-    """The paper's size with delayed attention: bypassed for half of 10,000 steps."""
+    """The paper's size with delayed attention: bypassed for half of 20,000 steps."""
     return delayed(paper_joint())
 
 

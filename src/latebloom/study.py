@@ -88,17 +88,16 @@ def list_all(console: Console) -> None:
     for scale in SCALES:
         table.add_column(f"runs, {scale}", justify="right")
     for name, function in known_studies().items():
-        runs = [str(_runs(plan_of(name, function, scale))) for scale in SCALES]
+        plans = [plan_of(name, function, scale) for scale in SCALES]
+        runs = [str(plan.run_count + plan.tuning_count) for plan in plans]
         table.add_row(name, (function.__doc__ or "").strip().splitlines()[0], *runs)
     console.print(table)
 
 
-def _runs(plan: Plan) -> int:
-    return len(plan.arms) * len(plan.seeds) + sum(len(arm.choices) for arm in plan.arms) * len(plan.tuning_seeds)
-
-
 def _size(plan: Plan) -> str:
-    arms, count = ("arm" if len(plan.arms) == 1 else "arms"), ("seed" if len(plan.seeds) == 1 else "seeds")
-    text = f"{len(plan.arms)} {arms} x {len(plan.seeds)} {count}"
-    tuning = sum(len(arm.choices) for arm in plan.arms) * len(plan.tuning_seeds)
+    arms = f"{len(plan.arms)} arm{'s' * (len(plan.arms) > 1)}"
+    counts = sorted({len(plan.seeds_of(arm)) for arm in plan.arms})
+    seeds = f"{' or '.join(map(str, counts))} seed{'s' * (counts != [1])}"
+    text = f"{arms} x {seeds}"
+    tuning = plan.tuning_count
     return f"{text}, and {tuning} runs on held-out seeds to choose settings" if tuning else text

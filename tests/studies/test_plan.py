@@ -86,3 +86,15 @@ def test_choices_are_made_on_seeds_that_are_not_reported(tiny):
         Plan([arm], range(3))
     with pytest.raises(ConfigError, match="on seeds that the study does not report"):
         Plan([arm], range(3), tuning_seeds=[2, 3])
+
+
+def test_an_arm_can_have_seeds_of_its_own(tiny):
+    few, others = Arm("few", tiny, seeds=range(2)), Arm("others", tiny)
+    plan = Plan([few, others], range(5))
+    assert [list(plan.seeds_of(arm)) for arm in plan.arms] == [[0, 1], [0, 1, 2, 3, 4]]
+    assert plan.run_count == 7
+    with pytest.raises(ConfigError, match="arm few: seeds: a seed is there twice"):
+        Plan([Arm("few", tiny, seeds=(1, 1)), others], range(5))
+    chosen = Arm("few", tiny, (tiny,), seeds=(9,))
+    with pytest.raises(ConfigError, match="on seeds that the study does not report"):
+        Plan([chosen], range(5), tuning_seeds=(9,))

@@ -101,7 +101,7 @@ def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failur
             )
         runs += [
             StudyRun(name, arm.task, arm.name, replace(config, seed=seed), place / f"seed-{seed}")
-            for seed in plan.seeds
+            for seed in plan.seeds_of(arm)
         ]
     if told:
         write_json(out / "choices.json", told)
@@ -110,7 +110,7 @@ def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failur
 
 def _begun(arm: Arm, place: Path, plan: Plan) -> int | None:
     """The choice with which a run of the study was begun: it stands, also if one that had failed would win now."""
-    for seed in plan.seeds:
+    for seed in plan.seeds_of(arm):
         folder = RunFolder(place / f"seed-{seed}")
         if folder.config_file.exists():
             found = folder.read_config().hash
@@ -181,7 +181,13 @@ def _claimed(out: Path, name: str, plan: Plan) -> Iterator[None]:
             "seeds": list(plan.seeds),
             "tuning_seeds": list(plan.tuning_seeds),
             "arms": [
-                {"task": arm.task, "arm": arm.name, "config": arm.config.hash, "choices": [c.hash for c in arm.choices]}
+                {
+                    "task": arm.task,
+                    "arm": arm.name,
+                    "seeds": list(arm.seeds),
+                    "config": arm.config.hash,
+                    "choices": [choice.hash for choice in arm.choices],
+                }
                 for arm in plan.arms
             ],
         }

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from latebloom.config import RunConfig
 from latebloom.studies.plan import Arm, Plan, Scale, study
-from latebloom.studies.scales import SIZES, at_rate, base_config, composite, delayed, middle_rates
+from latebloom.studies.scales import MANY_ARMS, at_rate, base_config, composite, delayed, middle_rates
 
 
 @study("holding")
 def holding(scale: Scale) -> Plan:
     """Bypass, freeze, ramp; zero output; what is asked; the recurrence's rate; supervision; order: one at a time."""
-    size = SIZES[scale]
+    size = MANY_ARMS[scale]
     _, rate = middle_rates(size)
     base = at_rate(base_config(size, composite()), rate)
     dat = delayed(base)
@@ -36,7 +36,7 @@ def holding(scale: Scale) -> Plan:
         task = composite(**settings)
         arms.append(Arm(f"dat, {name}", replace(dat, task=task)))
         arms.append(Arm(f"joint, {name}", replace(base, task=task)))
-    return Plan(arms, range(size.fewer_seeds))
+    return Plan(arms, range(size.seeds))
 
 
 def _random_output(run: RunConfig) -> RunConfig:

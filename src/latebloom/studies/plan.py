@@ -36,6 +36,8 @@ class Arm:
     """Configurations of which the best on held-out seeds is trained instead, such as a grid of learning rates."""
     group: str = ""
     """Arms of one group are compared with each other; the task's name unless given."""
+    seeds: Sequence[int] = ()
+    """Seeds of its own, where it takes fewer or more than the study's others."""
 
     @property
     def task(self) -> str:
@@ -50,6 +52,20 @@ class Plan:
     seeds: Sequence[int]
     tuning_seeds: Sequence[int] = ()
 
+    def seeds_of(self, arm: Arm) -> Sequence[int]:
+        """The seeds that an arm is trained with."""
+        return arm.seeds or self.seeds
+
+    @property
+    def run_count(self) -> int:
+        """How many runs are reported."""
+        return sum(len(self.seeds_of(arm)) for arm in self.arms)
+
+    @property
+    def tuning_count(self) -> int:
+        """How many runs are made to choose settings."""
+        return sum(len(arm.choices) for arm in self.arms) * len(self.tuning_seeds)
+
     def __post_init__(self) -> None:
         if not self.arms or not self.seeds:
             raise ConfigError("a study has at least one arm and one seed")
@@ -62,9 +78,10 @@ class Plan:
         if len(set(names)) != len(names):
             double = next(name for name in names if names.count(name) > 1)
             raise ConfigError(f"two arms of a study are called {double[1]} in {double[0]}; each name stands for one")
-        if set(self.seeds) & set(self.tuning_seeds):
+        reported = [(self.seeds, "seeds"), *((arm.seeds, f"arm {arm.name}: seeds") for arm in self.arms)]
+        if any(set(seeds) & set(self.tuning_seeds) for seeds, _ in reported):
             raise ConfigError("tuning_seeds: a choice is made on seeds that the study does not report")
-        for seeds, what in ((self.seeds, "seeds"), (self.tuning_seeds, "tuning_seeds")):
+        for seeds, what in (*reported, (self.tuning_seeds, "tuning_seeds")):
             if len(set(seeds)) != len(seeds):
                 raise ConfigError(f"{what}: a seed is there twice; each is one run")
 

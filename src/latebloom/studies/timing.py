@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from latebloom.delay.triggers import at_fraction, when_beyond
 from latebloom.studies.plan import Arm, Plan, Scale, study
-from latebloom.studies.scales import SIZES, Size, at_rate, base_config, composite, delayed, middle_rates
+from latebloom.studies.scales import MANY_ARMS, Size, at_rate, base_config, composite, delayed, middle_rates
 from latebloom.tasks import ModularSum, Task
 
 PERCENTS = range(10, 100, 20)
@@ -13,17 +13,17 @@ PERCENTS = range(10, 100, 20)
 @study("timing")
 def timing(scale: Scale) -> Plan:
     """A switch at 10 to 90% of the steps, at two learning rates, against a switch when state tracking holds beyond."""
-    size = SIZES[scale]
+    size = MANY_ARMS[scale]
     low, high = middle_rates(size)
     arms = [*_arms(size, composite(), low), *_arms(size, composite(), high), *_arms(size, ModularSum(), high)]
-    return Plan(arms, range(size.fewer_seeds))
+    return Plan(arms, range(size.seeds))
 
 
 def _arms(size: Size, task: Task, rate: float) -> Iterator[Arm]:
     run = at_rate(base_config(size, task), rate)
     for percent in PERCENTS:
         yield Arm(f"at {percent}%, {rate:g}", delayed(run, at_fraction(percent / 100)))
-    # At three times the length the sum holds long before it is exact, and an early switch costs some seeds their reach.
-    beyond = when_beyond(0.99, multiple=4, every=max(10, size.steps // 50), latest=int(0.9 * size.steps))
+    # A stricter bar is not met before the rate falls, near the end, and leaves too few steps to learn recall in.
+    beyond = when_beyond(0.98, multiple=3, every=max(10, size.steps // 50), latest=int(0.9 * size.steps))
     yield Arm(f"when beyond, {rate:g}", delayed(run, beyond))
     yield Arm(f"joint, {rate:g}", run)
