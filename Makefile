@@ -27,7 +27,7 @@ format: $(STAMP)
 # One pip call with every version pinned (also of what builds the package), so that torch is the pinned release.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Latebloom needs Python 3.11 or later; set PYTHON=..."; exit 1; }
-	@echo "Setting up $(VENV) (once; a few minutes)"
+	@echo "Setting up $(VENV) (once; two or three minutes, in which nothing is shown)"
 	@$(PYTHON) -m venv $(VENV)
 	@PIP_CONSTRAINT=constraints.txt $(VENV)/bin/pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	@touch $(STAMP)

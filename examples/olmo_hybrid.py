@@ -200,7 +200,7 @@ def run_all(jobs: Sequence[Job], results: Path, processes: int) -> dict[Job, lb.
         write_json(results, kept)
         job = job_of(run)
         found[job] = run["evaluation"]
-        print(f"{job}: {run['seconds']:.0f} s of training, {len(found)} runs in {results}", flush=True)
+        print(f"{job}: {run['seconds']:.0f} s of training, {len(found)} in {results}", flush=True)
     return {job: lb.Evaluation.from_json(found[job]) for job in jobs}
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from tyro.conf import Positional, arg
 
 from latebloom import __version__
@@ -166,8 +167,11 @@ def inspect(path: Annotated[Positional[Path], arg(metavar="PATH")], /, *, horizo
     from latebloom.integrations.load_model import load_model
     from latebloom.probes.inspect import inspect as look_at
 
-    model, weights = load_model(path)
-    print_inspection(Console(), look_at(model, horizon=horizon), weights)
+    console = Console()
+    with console.status(Text(f"Looking at {path}")):  # half a minute for a large model
+        model, weights = load_model(path)
+        inspection = look_at(model, horizon=horizon)
+    print_inspection(console, inspection, weights)
 
 
 def bench(

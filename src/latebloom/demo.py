@@ -31,6 +31,8 @@ def run_demo(out: Path, *, seed: int = 0, device: str | None = None, overrides: 
     check_demo(configs, out)
     console = Console()
     say(console, setting(configs["dat"]))
+    if configs["dat"].delay and configs["dat"].delay.withhold:
+        say(console, "Until then dat's accuracy is that of what is asked: it falls at the switch and rises again.")
     short = [sentence for config in configs.values() for sentence in unfinished_warmups(config.training, config.delay)]
     for sentence in dict.fromkeys(short):
         say(console, f"Note: {sentence}.")

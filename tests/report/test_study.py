@@ -12,6 +12,7 @@ from synthetic import evaluation, record, study
 
 from latebloom.cli import main
 from latebloom.errors import ConfigError
+from latebloom.report.arms import MOST_LINES, arms_figure
 from latebloom.report.figures import accuracy_figure, answer_figures, curve_figures
 from latebloom.report.panel import comparisons, panels
 from latebloom.report.study import read_sections, write_report
@@ -354,3 +355,28 @@ def test_arms_stand_in_the_order_of_the_file_and_the_best_comes_first_in_compari
     assert panel.arms == ("lstm", "transformer", "joint", "dat")
     means = [one.mean for _, one in panel.standings]
     assert all(better >= worse for better, worse in pairwise(means))
+
+
+def test_many_arms_are_drawn_side_by_side_with_every_seed():
+    names = [f"arm {i}" for i in range(MOST_LINES + 1)]
+    records = [
+        record(name, seed, evaluation({25: 1.0, 75: 0.5 + seed / 10, 400: 0.1 * i}))
+        for i, name in enumerate(names)
+        for seed in range(3)
+    ]
+    panel = only(records)
+    figure = arms_figure(panel)
+    assert figure is not None
+    points = figure.chart["datasets"]["points"]
+    means = [point for point in points if "seed" not in point]
+    assert [(point["arm"], point["at"]) for point in means] == [
+        (name, at) for at in ("3x (75)", "16x (400)") for name in names
+    ]
+    near, far = means[0], means[-1]
+    assert near["accuracy"] == pytest.approx(0.6)
+    assert near["low"] < near["accuracy"] < near["high"]
+    assert far["accuracy"] == pytest.approx(0.6)
+    of_first = [point["accuracy"] for point in points if point["arm"] == "arm 0" and "seed" in point]
+    assert of_first == pytest.approx([0.5, 0.6, 0.7, 0.0, 0.0, 0.0])
+    few = only([one for one in records if one.arm in names[:MOST_LINES]])
+    assert arms_figure(few) is None

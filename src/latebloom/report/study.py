@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from latebloom.errors import ConfigError
+from latebloom.report.arms import arms_figure
 from latebloom.report.charts import save_chart
 from latebloom.report.figures import accuracy_figure, answer_figures, curve_figures
 from latebloom.report.panel import Panel, comparisons, panels
@@ -42,6 +43,7 @@ def _section(name: str, panel: Panel, compared: list[Comparison]) -> Section:
         seen=headline(panel),
         doubt=doubt(panel, compared),
         main=accuracy_figure(panel) if panel.shown else None,
+        arms=arms_figure(panel),
         answers=answer_figures(panel),
         curves=curve_figures(panel),
         tables=tables,

@@ -13,6 +13,7 @@ from latebloom.results.record import RunRecord
 
 MOST_ROWS = 15
 """A longer table is folded."""
+ARMS_NOTE = "A dot: the mean over seeds, with its 95% bootstrap interval. A tick: one seed."
 CURVES_NOTE = (
     "A line a seed. Dashed upright lines: the step at which attention was let in. Accuracy is held out, and counts an "
     "answer also while training does not ask for it yet."
@@ -31,6 +32,8 @@ class Section:
     """How far the seeds bear out what was seen."""
     main: Figure | None
     """None if no run has finished."""
+    arms: Figure | None
+    """Where there are too many arms for lines."""
     answers: list[Figure]
     curves: list[Figure]
     tables: dict[str, Table]
@@ -38,7 +41,7 @@ class Section:
 
     @property
     def figures(self) -> list[Figure]:
-        return [*([self.main] if self.main else []), *self.answers, *self.curves]
+        return [*(figure for figure in (self.arms, self.main) if figure), *self.answers, *self.curves]
 
 
 def study_page(sections: Sequence[Section]) -> str:
@@ -76,6 +79,9 @@ def _add_section(page: Page, section: Section, studies: list[str]) -> None:
     page.add(f'<section><h2 id="{section.name}">{escape(_heading(section, studies))}</h2>')
     page.text(section.seen, "seen")
     page.text(section.doubt, "note")
+    if section.arms is not None:
+        page.chart(f"{section.name}-{section.arms.name}", section.arms.chart, titled=False)
+        page.text(ARMS_NOTE, "note")
     if section.main is not None:
         page.chart(f"{section.name}-{section.main.name}", section.main.chart, titled=False)  # the heading says it
         page.text(_caption(panel), "note")
