@@ -380,3 +380,9 @@ def test_many_arms_are_drawn_side_by_side_with_every_seed():
     assert of_first == pytest.approx([0.5, 0.6, 0.7, 0.0, 0.0, 0.0])
     few = only([one for one in records if one.arm in names[:MOST_LINES]])
     assert arms_figure(few) is None
+
+
+def test_a_headline_counts_the_arms_that_hold_where_they_are_many():
+    records = [record(f"arm {i}", seed, evaluation({25: 1.0, 75: 0.95})) for i in range(5) for seed in range(2)]
+    records += [record("falls", seed, evaluation({25: 1.0, 75: 0.1})) for seed in range(2)]
+    assert headline(only(records)).endswith("5 of 6 hold 90% there.")

@@ -101,6 +101,8 @@ def _who_holds(panel: Panel) -> str:
         return f"None holds {HOLDS_AT:.0%} there."
     if len(holding) == len(panel.standings):
         return f"{'All hold' if len(holding) > 1 else 'It holds'} {HOLDS_AT:.0%} there."
+    if len(holding) > MOST_TOLD:
+        return f"{len(holding)} of {len(panel.standings)} hold {HOLDS_AT:.0%} there."
     return f"Only {_row(holding)} hold{'s' * (len(holding) == 1)} {HOLDS_AT:.0%} there."
 
 

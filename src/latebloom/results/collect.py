@@ -79,7 +79,8 @@ def _environment(folder: RunFolder) -> dict[str, Any]:
 
 
 def _versions(here: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {here.get(name)}" for name in ("latebloom", "python", "torch"))
+    # run from a copy of the source, the package is not installed and has no version; the commit says more
+    return ", ".join(f"{name} {here[name]}" for name in ("latebloom", "python", "torch") if here.get(name))
 
 
 def _machine(here: dict[str, Any]) -> str:

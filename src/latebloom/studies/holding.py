@@ -34,8 +34,8 @@ def holding(scale: Scale) -> Plan:
         "interleaved": {"order": "interleaved"},
     }.items():
         task = composite(**settings)
-        arms.append(Arm(f"dat, {name}", replace(dat, task=task)))
-        arms.append(Arm(f"joint, {name}", replace(base, task=task)))
+        arms.append(Arm(f"dat ({name})", replace(dat, task=task)))
+        arms.append(Arm(f"joint ({name})", replace(base, task=task)))
     return Plan(arms, range(size.seeds))
 
 

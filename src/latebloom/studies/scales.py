@@ -31,8 +31,7 @@ class Size:
 
 NEAR, FAR = (1, 2, 3), (0.4, 1, 1.2, 1.4, 2, 3, 4, 6, 8, 16)
 
-# Width 128 and 20,000 steps, because at width 64 or in half the steps the sum is not exact at sixteen times the length:
-# it is added up rightly, but not held over the hundreds of tokens that follow.
+# Width 128 and 20,000 steps for what is to be exact far beyond the training length.
 SIZES: dict[Scale, Size] = {
     "tiny": Size(2, 1, 60, 16, 16, (3e-3, 6e-3), NEAR, 64),
     "paper": Size(20, 2, 20_000, 128, 64, (1e-3, 2e-3, 4e-3, 8e-3), FAR, 1024),
