@@ -1,39 +1,53 @@
 """What docs/results.md and the README say of the studies, from results/*.parquet.
 
-python docs/results_tables.py            write it, and draw the pictures
+python docs/results_tables.py            write it, draw the pictures, and make results/report.html
 python docs/results_tables.py --check    fail if a page says something else (a test does this)
 """
 
+import hashlib
 import json
+import sys
 from collections.abc import Iterable
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from figures import ROOT, write_or_check
 
-from latebloom.evaluation.result import HOLDS_AT
+from latebloom.evaluation.result import HOLDS_AT, Evaluation
 from latebloom.report.arms import arms_figure
 from latebloom.report.charts import save_chart
 from latebloom.report.figures import accuracy_figure
 from latebloom.report.panel import Panel, panels
-from latebloom.report.statistics import compare_arms
+from latebloom.report.statistics import Comparison, compare_arms
+from latebloom.report.study import read_sections
+from latebloom.report.study_page import study_page
 from latebloom.report.study_tables import accuracy_cell, accuracy_table, p_value, points, reach_table
 from latebloom.report.switches import switch_table
 from latebloom.report.tables import Cell, Table, as_markdown
 from latebloom.results.file import read_results
 from latebloom.results.record import RunRecord
+from latebloom.studies.plan import known_studies, plan_of
 
 PAGE, README = ROOT / "docs" / "results.md", ROOT / "README.md"
-TUNED = ROOT / "results" / "paper-tuning.parquet"
+STUDIES = ("paper", "timing", "holding")
+REPORT = ROOT / "results" / "report.html"
 EXACT = 0.99
 """What the composite task is to be answered at, near and far."""
 NEAR, FAR = 3, 16
 """The paper's claim, and ours, in training lengths."""
+COMPARED_WITH = {"freeze": "random output"}
+"""Arms of `holding` that differ from `dat` in more than one thing, and what they differ from in one."""
 
 
+def results_of(study: str) -> Path:
+    return ROOT / "results" / f"{study}.parquet"
+
+
+@cache
 def read(study: str) -> list[Panel]:
-    return panels(read_results([ROOT / "results" / f"{study}.parquet"]))
+    return panels(read_results([results_of(study)]))
 
 
 def at(panel: Panel, multiple: float) -> int:
@@ -44,35 +58,12 @@ def at(panel: Panel, multiple: float) -> int:
 
 
 def paper() -> str:
-    parts = [f"{_made(read('paper'))}\n"]
+    parts, told = [f"{_made('paper')}\n"], set[str]()
     for panel in read("paper"):
         parts.append(f"### {panel.task}\n")
-        parts.append(_with_note_once(accuracy_table(panel)))
-        parts.append(_with_note_once(reach_table(panel)))
+        parts += [_once(table, told) for table in (accuracy_table(panel), reach_table(panel))]
         parts.append(" ".join([_chosen(panel), _exact(panel), _ahead(panel, "dat", "joint")]) + "\n")
     return "\n".join(parts)
-
-
-def tuning() -> str:
-    """How every choice did on the held-out seeds, at three times the training length."""
-    found: dict[tuple[str, str], dict[float, list[float]]] = {}
-    for panel in panels(read_results([TUNED])):
-        for run in panel.runs:
-            training = _config(run)["training"]
-            row = found.setdefault((run.arm.partition(", ")[0], training["weigh"]), {})
-            if run.evaluation is not None:
-                row.setdefault(training["full"]["learning_rate"], []).append(run.evaluation.accuracy(at(panel, NEAR)))
-    rates = sorted({rate for row in found.values() for rate in row})
-    lines = [
-        f"All answers right at {NEAR}x on each held-out seed, by rate and by what counts the same in the loss:",
-        "",
-        f"| arm | weighed by | {' | '.join(f'{rate:g}' for rate in rates)} |",
-        "|---|---|" + "---|" * len(rates),
-    ]
-    for (arm, weigh), row in found.items():
-        cells = (", ".join(f"{value:.1%}" for value in row.get(rate, [])) for rate in rates)
-        lines.append(f"| {arm} | {weigh} | {' | '.join(cells)} |")
-    return "\n".join(lines)
 
 
 def paper_in_short() -> str:
@@ -81,18 +72,17 @@ def paper_in_short() -> str:
 
 
 def _exact(panel: Panel) -> str:
-    told = []
+    """How many seeds hold near, and are exact near and far."""
+    held, exact = [], []
     for arm in panel.shown:
         runs = panel.finished[arm].values()
-        both = sum(all(run.accuracy(at(panel, multiple)) >= EXACT for multiple in (NEAR, FAR)) for run in runs)
-        told.append(f"{both} of {len(runs)} ({arm})")
-    held = [
-        f"{sum(right >= HOLDS_AT for right in panel.by_seed(arm, at(panel, NEAR)).values())} ({arm})"
-        for arm in panel.shown
-    ]
+        near, far = ([run.accuracy(at(panel, multiple)) for run in runs] for multiple in (NEAR, FAR))
+        held.append(f"{sum(one >= HOLDS_AT for one in near)} of {len(runs)} ({arm})")
+        both = sum(min(pair) >= EXACT for pair in zip(near, far, strict=True))
+        exact.append(f"{both} of {len(runs)} ({arm})")
     return (
         f"Seeds at {HOLDS_AT:.0%} or more at {NEAR}x: {', '.join(held)}. "
-        f"Seeds at {EXACT:.0%} or more both at {NEAR}x and at {FAR}x: {', '.join(told)}."
+        f"Seeds at {EXACT:.0%} or more both at {NEAR}x and at {FAR}x: {', '.join(exact)}."
     )
 
 
@@ -100,10 +90,14 @@ def _ahead(panel: Panel, first: str, second: str) -> str:
     """One arm less another at both distances, seed by seed."""
     told = []
     for multiple in (NEAR, FAR):
-        one = compare_arms(first, second, *(panel.by_seed(arm, at(panel, multiple)) for arm in (first, second)))
+        one = _difference(panel, first, second, at(panel, multiple))
         if one is not None:
             told.append(f"{points(one.difference).plain} points at {multiple}x (p {p_value(one.p)})")
     return f"{first} less {second}, seed by seed: {', '.join(told)}." if told else ""
+
+
+def _difference(panel: Panel, first: str, second: str, length: int) -> Comparison | None:
+    return compare_arms(first, second, *(panel.by_seed(arm, length) for arm in (first, second)))
 
 
 def _chosen(panel: Panel) -> str:
@@ -116,18 +110,53 @@ def _chosen(panel: Panel) -> str:
     return f"Chosen on held-out seeds: {'; '.join(told)}."
 
 
+def tuning() -> str:
+    """How every choice did on the held-out seeds."""
+    (panel,) = read("paper-tuning")
+    rows: dict[tuple[str, str], dict[float, list[Evaluation]]] = {}
+    for run in panel.runs:
+        training = _config(run)["training"]
+        row = rows.setdefault((run.arm.partition(", ")[0], training["weigh"]), {})
+        if run.evaluation is not None:
+            row.setdefault(training["full"]["learning_rate"], []).append(run.evaluation)
+    rates = sorted({rate for row in rows.values() for rate in row})
+    lines = []
+    for multiple in (NEAR, FAR):
+        lines += [
+            f"All answers right at {multiple}x on each held-out seed, by rate and by what counts the same in the loss:",
+            "",
+            f"| arm | weighed by | {' | '.join(f'{rate:g}' for rate in rates)} |",
+            "|---|---|" + "---|" * len(rates),
+        ]
+        length = at(panel, multiple)
+        for (arm, weigh), row in rows.items():
+            cells = (", ".join(f"{run.accuracy(length):.1%}" for run in row.get(rate, [])) for rate in rates)
+            lines.append(f"| {arm} | {weigh} | {' | '.join(cells)} |")
+        lines.append("")
+    fallen = []
+    for name in dict.fromkeys(arm for arm, _ in rows):
+        runs = [run for (arm, _), row in rows.items() if arm == name for found in row.values() for run in found]
+        fallen.append(f"{sum(run.cliff is not None for run in runs)} of {len(runs)} ({name})")
+    return "\n".join([*lines, f"Of these runs with a cliff: {', '.join(fallen)}."])
+
+
 # timing: when to switch
 
 
 def timing() -> str:
-    parts = [f"{_made(read('timing'))}\n"]
+    parts, told = [f"{_made('timing')}\n"], set[str]()
     for panel in read("timing"):
         parts.append(f"### {panel.task}\n")
         if (switches := switch_table(panel)) is not None:
-            parts.append(_with_note_once(switches))
-        for arm in (arm for arm in panel.shown if arm.startswith("joint")):
-            told = (f"{accuracy_cell(panel, arm, at(panel, m)).plain} at {m}x" for m in (NEAR, FAR))
-            parts.append(f"- {arm}: {', '.join(told)}")
+            parts.append(_once(switches, told))
+        for arm in panel.shown:
+            if arm.startswith("joint"):
+                levels = (f"{accuracy_cell(panel, arm, at(panel, m)).plain} at {m}x" for m in (NEAR, FAR))
+                parts.append(f"- {arm}: {', '.join(levels)}")
+            elif arm.startswith("when beyond"):
+                runs = [run for run in panel.runs if run.arm == arm]
+                late = sum(run.switch_step == _config(run)["delay"]["until"]["latest"] for run in runs)
+                parts.append(f"- {arm}: the bar was not met before the latest step in {late} of {len(runs)} seeds")
         parts.append("")
     return "\n".join(parts)
 
@@ -137,31 +166,33 @@ def timing() -> str:
 
 def holding() -> str:
     (panel,) = read("holding")
-    parts = [f"{_made([panel])}\n", _with_note_once(_effects(panel))]
+    parts = [f"{_made('holding')}\n", as_markdown(_effects(panel))]
     for order in ("outcome", "pairs-first", "interleaved"):
         parts.append(f"- {order}: {_ahead(panel, f'dat ({order})', f'joint ({order})')}")
     return "\n".join([*parts, f"- digits-first, aligned: {_ahead(panel, 'dat', 'joint')}"])
 
 
 def _effects(panel: Panel) -> Table:
-    """Each arm's accuracy, and how far it is from the delay as it is."""
+    """Each arm's accuracy, and how far it is from the arm that it differs from in one thing."""
     rows = []
     for arm in panel.shown:
-        cells = [Cell(arm)]
+        other = COMPARED_WITH.get(arm, "dat")
+        cells = [Cell(arm), Cell("" if arm == other else other)]
         for multiple in (NEAR, FAR):
-            length = at(panel, multiple)
-            against = compare_arms(arm, "dat", *(panel.by_seed(name, length) for name in (arm, "dat")))
-            apart = arm == "dat" or against is None
-            cells.append(accuracy_cell(panel, arm, length))
-            cells.append(Cell("") if apart or against is None else points(against.difference))
-            cells.append(Cell("") if apart or against is None else Cell(f"{against.dominance:+.2f}"))
+            against = None if arm == other else _difference(panel, arm, other, at(panel, multiple))
+            cells.append(accuracy_cell(panel, arm, at(panel, multiple)))
+            cells.append(Cell("") if against is None else points(against.difference))
+            cells.append(Cell("") if against is None else Cell(f"{against.dominance:+.2f}"))
         rows.append(tuple(cells))
     heads = (f"{multiple}x ({at(panel, multiple)})" for multiple in (NEAR, FAR))
     return Table(
         title=f"One change each: {panel.title}",
-        head=("arm", *(text for head in heads for text in (head, "less dat, points", "Cliff's delta"))),
+        head=("arm", "against", *(text for head in heads for text in (head, "ahead, points", "Cliff's delta"))),
         rows=tuple(rows),
-        note="Intervals: 95% bootstrap over seeds; differences are seed by seed. Cliff's delta is from -1 to 1.",
+        note=(
+            "Intervals: 95% bootstrap over seeds, not corrected for the number of arms; differences are seed by seed. "
+            "Cliff's delta is from -1 to 1."
+        ),
     )
 
 
@@ -172,21 +203,23 @@ def _config(run: RunRecord) -> dict[str, Any]:
     return json.loads(run.config)
 
 
-def _made(of: list[Panel]) -> str:
+def _made(study: str) -> str:
     """Where the numbers come from."""
+    of = read(study)
     runs = [run for panel in of for run in panel.runs]
     configs = [_config(run) for run in runs]
     training = [config["training"] for config in configs]
+    planned = plan_of(study, known_studies()[study], "paper").run_count
     failed = sum(run.evaluation is None for run in runs)
     seeds = {len(panel.by_seed(arm, panel.training_length)) for panel in of for arm in panel.shown}
-    (made,) = {(run.machine, run.versions, run.commit) for run in runs}
-    machine, versions, commit = made
+    made = dict.fromkeys(f"{run.machine}, {run.versions}, commit {(run.commit or '')[:12]}" for run in runs)
+    part = "" if len(runs) == planned else f" of the {planned}"
     return (
-        f"`latebloom study {runs[0].study} --scale paper`: {len(runs)} runs"
+        f"{len(runs)}{part} runs of `latebloom study {study} --scale paper`"
         f"{f', of which {failed} failed' if failed else ''}, {_either(seeds)} seeds an arm, "
         f"width {_either(config['model']['width'] for config in configs)}, {_either(one['steps'] for one in training)} "
         f"steps in batches of {_either(one['full']['batch_size'] for one in training)}, trained up to length "
-        f"{_either(run.training_length for run in runs)}; {machine}, {versions}, commit {(commit or '')[:12]}."
+        f"{_either(run.training_length for run in runs)}; {'; '.join(made)}."
     )
 
 
@@ -194,16 +227,10 @@ def _either(numbers: Iterable[int]) -> str:
     return " or ".join(f"{number:,}" for number in sorted(set(numbers)))
 
 
-_told: set[str] = set()
-
-
-def _with_note_once(table: Table) -> str:
-    """A note that stood under an earlier table of the page is not said again."""
-    text = as_markdown(table)
-    note = as_markdown(Table(title="", head=("",), rows=(), note=table.note)).splitlines()[-1] if table.note else ""
-    if note and note in _told:
-        return text.replace(f"\n{note}\n", "")
-    _told.add(note)
+def _once(table: Table, told: set[str]) -> str:
+    """A table as Markdown, without its note if that is among those told."""
+    text = as_markdown(replace(table, note="") if table.note in told else table)
+    told.add(table.note)
     return text
 
 
@@ -213,14 +240,23 @@ def draw(study: str, image: Path) -> None:
     save_chart((arms_figure(panel) or accuracy_figure(panel)).chart, image)
 
 
+def write_or_check_report() -> None:
+    """The page of all three; with --check, fail if it is of other results."""
+    files = [results_of(study) for study in STUDIES]
+    stamp = f"<!-- made from results {hashlib.sha256(b''.join(file.read_bytes() for file in files)).hexdigest()} -->\n"
+    if "--check" not in sys.argv[1:]:
+        REPORT.write_text(study_page(read_sections(files)) + stamp)
+    elif not REPORT.read_text().endswith(stamp):
+        sys.exit(f"{REPORT.name} was not made from {', '.join(file.name for file in files)}")
+
+
 def main() -> None:
-    for study, text in (("paper", paper), ("timing", timing), ("holding", holding)):
-        _told.clear()
+    for study, text in zip(STUDIES, (paper, timing, holding), strict=True):
         image = ROOT / "docs" / "images" / f"{study}.svg"
-        results = ROOT / "results" / f"{study}.parquet"
-        write_or_check(results, PAGE, text(), image, partial(draw, study, image))
-    write_or_check(TUNED, PAGE, tuning())
-    write_or_check(ROOT / "results" / "paper.parquet", README, paper_in_short())
+        write_or_check(results_of(study), PAGE, text(), image, partial(draw, study, image))
+    write_or_check(results_of("paper-tuning"), PAGE, tuning())
+    write_or_check(results_of("paper"), README, paper_in_short())
+    write_or_check_report()
 
 
 if __name__ == "__main__":

@@ -131,7 +131,9 @@ def test_the_make_targets_exist():
     assert all(f"\n{line.split()[1]}:" in makefile for line in lines)
 
 
-@pytest.mark.parametrize("script", ["figures.py", "olmo_hybrid_figures.py", "performance_tables.py", "results_tables.py"])
+@pytest.mark.parametrize(
+    "script", ["figures.py", "olmo_hybrid_figures.py", "performance_tables.py", "results_tables.py"]
+)
 def test_the_tables_are_those_of_the_results(script):
     ran = subprocess.run([sys.executable, f"docs/{script}", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr

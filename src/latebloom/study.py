@@ -40,7 +40,7 @@ def run_study(
     plan = plan_of(title, function, scale)
     if seeds is not None:
         require(1 <= seeds <= 100_000, "seeds", seeds, "from 1 to 100000")
-        plan = replace(plan, seeds=range(seeds))
+        plan = replace(plan, seeds=range(seeds), arms=[replace(arm, seeds=()) for arm in plan.arms])
     if workers is not None:
         require(workers >= 1, "workers", workers, "1 or more")
     out = out or Path("studies") / f"{title}-{scale}"

@@ -181,13 +181,8 @@ def _claimed(out: Path, name: str, plan: Plan) -> Iterator[None]:
             "seeds": list(plan.seeds),
             "tuning_seeds": list(plan.tuning_seeds),
             "arms": [
-                {
-                    "task": arm.task,
-                    "arm": arm.name,
-                    "seeds": list(arm.seeds),
-                    "config": arm.config.hash,
-                    "choices": [choice.hash for choice in arm.choices],
-                }
+                {"task": arm.task, "arm": arm.name, "config": arm.config.hash, "choices": [c.hash for c in arm.choices]}
+                | ({"seeds": list(arm.seeds)} if arm.seeds else {})
                 for arm in plan.arms
             ],
         }

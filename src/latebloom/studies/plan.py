@@ -37,7 +37,7 @@ class Arm:
     group: str = ""
     """Arms of one group are compared with each other; the task's name unless given."""
     seeds: Sequence[int] = ()
-    """Seeds of its own, where it takes fewer or more than the study's others."""
+    """Seeds of its own, where it takes fewer or more than the study's others; the study's unless given."""
 
     @property
     def task(self) -> str:
@@ -51,20 +51,6 @@ class Plan:
     arms: Sequence[Arm]
     seeds: Sequence[int]
     tuning_seeds: Sequence[int] = ()
-
-    def seeds_of(self, arm: Arm) -> Sequence[int]:
-        """The seeds that an arm is trained with."""
-        return arm.seeds or self.seeds
-
-    @property
-    def run_count(self) -> int:
-        """How many runs are reported."""
-        return sum(len(self.seeds_of(arm)) for arm in self.arms)
-
-    @property
-    def tuning_count(self) -> int:
-        """How many runs are made to choose settings."""
-        return sum(len(arm.choices) for arm in self.arms) * len(self.tuning_seeds)
 
     def __post_init__(self) -> None:
         if not self.arms or not self.seeds:
@@ -84,6 +70,20 @@ class Plan:
         for seeds, what in (*reported, (self.tuning_seeds, "tuning_seeds")):
             if len(set(seeds)) != len(seeds):
                 raise ConfigError(f"{what}: a seed is there twice; each is one run")
+
+    def seeds_of(self, arm: Arm) -> Sequence[int]:
+        """The seeds that an arm is trained with."""
+        return arm.seeds or self.seeds
+
+    @property
+    def run_count(self) -> int:
+        """How many runs are reported."""
+        return sum(len(self.seeds_of(arm)) for arm in self.arms)
+
+    @property
+    def tuning_count(self) -> int:
+        """How many runs are made to choose settings."""
+        return sum(len(arm.choices) for arm in self.arms) * len(self.tuning_seeds)
 
 
 Study = Callable[[Scale], Plan]

@@ -29,20 +29,35 @@ class Size:
     sequences: int
 
 
-NEAR, FAR = (1, 2, 3), (0.4, 1, 1.2, 1.4, 2, 3, 4, 6, 8, 16)
+TO_THREE, TO_SIXTEEN = (1, 2, 3), (0.4, 1, 1.2, 1.4, 2, 3, 4, 6, 8, 16)
+"""Tested lengths, in training lengths."""
 
-# Width 128 and 20,000 steps for what is to be exact far beyond the training length.
 SIZES: dict[Scale, Size] = {
-    "tiny": Size(2, 1, 60, 16, 16, (3e-3, 6e-3), NEAR, 64),
-    "paper": Size(20, 2, 20_000, 128, 64, (1e-3, 2e-3, 4e-3, 8e-3), FAR, 1024),
-    "large": Size(20, 3, 40_000, 256, 128, (5e-4, 1e-3, 2e-3, 4e-3), FAR, 2048),
-}
+    "tiny": Size(
+        seeds=2, tuning_seeds=1, steps=60, width=16, batch=16,
+        rates=(3e-3, 6e-3), multiples=TO_THREE, sequences=64,
+    ),
+    "paper": Size(
+        seeds=20, tuning_seeds=2, steps=20_000, width=128, batch=64,
+        rates=(1e-3, 2e-3, 4e-3, 8e-3), multiples=TO_SIXTEEN, sequences=1024,
+    ),
+    "large": Size(
+        seeds=20, tuning_seeds=3, steps=40_000, width=256, batch=128,
+        rates=(5e-4, 1e-3, 2e-3, 4e-3), multiples=TO_SIXTEEN, sequences=2048,
+    ),
+}  # fmt: skip
 # Studies that compare many arms with each other: narrower and shorter, so that each arm can have many seeds.
 MANY_ARMS: dict[Scale, Size] = {
     "tiny": SIZES["tiny"],
-    "paper": Size(10, 0, 10_000, 64, 64, (6e-3, 1.2e-2), FAR, 1024),
-    "large": Size(20, 0, 20_000, 128, 64, (2e-3, 4e-3), FAR, 2048),
-}
+    "paper": Size(
+        seeds=10, tuning_seeds=0, steps=10_000, width=64, batch=64,
+        rates=(6e-3, 1.2e-2), multiples=TO_SIXTEEN, sequences=1024,
+    ),
+    "large": Size(
+        seeds=20, tuning_seeds=0, steps=20_000, width=128, batch=64,
+        rates=(2e-3, 4e-3), multiples=TO_SIXTEEN, sequences=2048,
+    ),
+}  # fmt: skip
 FIRST_TUNING_SEED = 1_000
 """Held-out seeds begin here; reported ones begin at 0."""
 
