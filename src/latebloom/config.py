@@ -52,6 +52,11 @@ class RunConfig:
                 context,
                 f"{longest} or more to cover the tests",
             )
+        if self.training.random_start and "r" not in self.model.layout:
+            raise ConfigError(
+                f"training.random_start: a model of layout {self.model.layout!r} has no recurrence that could begin "
+                "anywhere; set training.random_start=0"
+            )
         if self.delay is not None:
             self._check_delay(self.delay)
 

@@ -48,9 +48,9 @@ def different_runs(small: RunConfig) -> dict[str, RunConfig]:
     }
 
 
-@pytest.mark.parametrize("weigh", ["answers", "positions"])
-def test_stacked_runs_follow_their_standalone_runs(small, weigh):
-    configs = [with_training(config, weigh=weigh) for config in different_runs(small).values()]
+@pytest.mark.parametrize("settings", [{"weigh": "answers"}, {"weigh": "positions"}, {"random_start": 0.5}])
+def test_stacked_runs_follow_their_standalone_runs(small, settings):
+    configs = [with_training(config, **settings) for config in different_runs(small).values()]
     stack, alone = StackedTrainer(configs, CPU), [Trainer(config, CPU) for config in configs]
     for step in range(1, 101):
         assert stack.advance() == [i for i, trainer in enumerate(alone) if trainer.advance()]

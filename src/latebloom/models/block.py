@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from latebloom.models.attention import SoftmaxAttention
 from latebloom.models.layers import MLP, Norm
-from latebloom.models.recurrent import RECURRENCES
+from latebloom.models.recurrent import RECURRENCES, Recurrence
 from latebloom.models.settings import PARTS, Model
 
 
@@ -17,7 +17,8 @@ class Residual(nn.Module):
     """x + gate * body(norm(x)).
 
     The gate is 1 unless something holds the part back: 0.0 leaves the part out, and its cost with it, and a
-    tensor scales it. `role` says what the body is, so that a part can be found without knowing its class.
+    tensor scales it. `role` says what the body is, so that a part can be found without knowing its class. A recurrence
+    begins at zero unless `start` says what it remembers at first.
     """
 
     def __init__(self, role: str, width: int, body: nn.Module) -> None:
@@ -26,13 +27,17 @@ class Residual(nn.Module):
         self.norm = Norm(width)
         self.body = body
         self.gate: float | Tensor = 1.0
+        self.start: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
         if isinstance(self.gate, float) and self.gate == 0.0:
             return x
         x, normed = self.norm.fork(x)
-        y = self.body(normed)
+        if self.start is not None and isinstance(self.body, Recurrence):
+            y = self.body(normed, self.body.remembering(self.start))
+        else:
+            y = self.body(normed)
         if isinstance(y, tuple):  # a recurrence also returns its state
             y = y[0]
         return x + y if isinstance(self.gate, float) else x + self.gate * y

@@ -80,6 +80,9 @@ class Training:
     """After a switch, the recurrence learns at this factor of the rate."""
     attention_factor: float = 1.0
     """After a switch, attention learns at this factor of the rate."""
+    random_start: float = 0.0
+    """The deviation of the random states in which recurrences begin training sequences, so that the states of long ones
+    are less new to them; 0 begins at zero, as tests always do and the paper's form does."""
     log_every: int = 50
     """Steps between lines in metrics.jsonl."""
     check_every: int = 200
@@ -97,3 +100,4 @@ class Training:
         require(self.clip > 0, "clip", self.clip, "above 0")
         require(self.recurrence_factor >= 0, "recurrence_factor", self.recurrence_factor, "0 or more")
         require(self.attention_factor >= 0, "attention_factor", self.attention_factor, "0 or more")
+        require(0 <= self.random_start < float("inf"), "random_start", self.random_start, "0 or more")

@@ -21,6 +21,7 @@ from latebloom.training.capture import Captured
 from latebloom.training.schedule import learning_rate
 from latebloom.training.settings import Phase
 from latebloom.training.stack import Stack
+from latebloom.training.start import RandomStarts
 from latebloom.training.step import answer_losses, total_loss
 from latebloom.training.trainer import CHECK_SEQUENCES
 
@@ -108,6 +109,7 @@ class StackedTrainer:
         self._gradients = torch.zeros_like(self.stack.flat)
         self._optimizer = AdamW(training.betas, training.weight_decay)
         self.stream = Stream(task, 0, training.length)
+        self._starts = RandomStarts(self.stack.template, training.random_start)
         self._captured = Captured(device, capture)
         self.seeds = torch.tensor([config.seed for config in configs], device=device)
         self._index = torch.zeros((), dtype=torch.int64, device=device)
@@ -180,7 +182,8 @@ class StackedTrainer:
         def one(model: Any, seed: Tensor, gate: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
             batch = task.batch(seed, "train", self._index, length=length, size=size, device=self.device)
             stack.set_gate({"out": 0.0, "in": 1.0}.get(variant, gate))
-            losses = answer_losses(model, batch.without(withheld))
+            with self._starts.given(seed, self._index, size):
+                losses = answer_losses(model, batch.without(withheld))
             chosen = dict(zip(task.answers, asked, strict=True)) if variant == "mixed" else None
             loss = total_loss(losses, batch.without(withheld), training.weigh, chosen)
             each = [losses.get(name, torch.zeros_like(loss)) for name in task.answers]

@@ -13,6 +13,7 @@ from latebloom.tasks.stream import Stream
 from latebloom.training.capture import Captured
 from latebloom.training.schedule import learning_rate
 from latebloom.training.settings import Phase
+from latebloom.training.start import RandomStarts
 from latebloom.training.step import answer_losses, build_optimizer, set_rates, total_loss
 
 CHECK_SEQUENCES = 256
@@ -32,6 +33,7 @@ class Trainer:
         self.optimizer = build_optimizer(self.model, config.training)
         self.stream = Stream(config.task, config.seed, config.training.length)
         self.delay = self._build_delay()
+        self._starts = RandomStarts(self.model, config.training.random_start)
         # Sums since the last reading, on the device: reading them every step would make the host wait.
         self._named = ["loss", "gradient_norm", *(f"loss_{name}" for name in config.task.answers)]
         self._sums = torch.zeros(len(self._named), device=device)
@@ -109,7 +111,8 @@ class Trainer:
             config.seed, "train", self._index, length=length, size=self.phase.batch_size, device=self.device
         )
         batch = batch.without(self.withheld)
-        losses = answer_losses(self.model, batch)
+        with self._starts.given(config.seed, self._index, self.phase.batch_size):
+            losses = answer_losses(self.model, batch)
         loss = total_loss(losses, batch, training.weigh)
         loss.backward()
         if self.delay is not None:

@@ -2,16 +2,16 @@
 
     outputs, state = recurrence(inputs, state)        # (B, T, D), any state -> (B, T, D), the state after T
 
-`state` is None at the start; giving back the returned state goes on where the sequence stopped. To add one,
-write a module that is built from the width alone and put it into RECURRENCES.
+`state` is None at the start; giving back the returned state goes on where the sequence stopped, and
+`recurrence.remembering(memory)` makes one of any memory (B, D). To add one, write a Recurrence that is built from the
+width alone and put it into RECURRENCES.
 """
 
 from collections.abc import Callable
 
-from torch import nn
-
 from latebloom.models.recurrent.lstm import LSTM
+from latebloom.models.recurrent.recurrence import Recurrence
 
-RECURRENCES: dict[str, Callable[[int], nn.Module]] = {"lstm": LSTM}
+RECURRENCES: dict[str, Callable[[int], Recurrence]] = {"lstm": LSTM}
 
-__all__ = ["LSTM", "RECURRENCES"]
+__all__ = ["LSTM", "RECURRENCES", "Recurrence"]

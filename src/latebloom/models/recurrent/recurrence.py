@@ -1,0 +1,21 @@
+"""What every recurrence is.
+
+Shapes: B sequences, T tokens, D width.
+"""
+
+from abc import abstractmethod
+from typing import Any
+
+from torch import Tensor, nn
+
+
+class Recurrence(nn.Module):
+    """Maps a sequence to a sequence and carries a state."""
+
+    @abstractmethod
+    def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        """(B, T, D) -> (B, T, D), and the state after T; a state of None is the start."""
+
+    @abstractmethod
+    def remembering(self, memory: Tensor) -> Any:
+        """A state that remembers this (B, D)."""
