@@ -59,6 +59,7 @@ def test_a_file_of_ones_own_is_run_like_a_named_study(tmp_path):
         ("x = 1\ny = 1 / 0", "line 2: ZeroDivisionError"),
         ("def broken(:", "line 1: SyntaxError"),
         (FILE.replace("Plan([", "list(["), "study mine: TypeError"),
+        (FILE.replace("Plan([", "list(["), "(study_file.py, line "),
         (FILE.replace("return Plan(", "return ("), "SyntaxError"),
         (FILE.replace('Arm("dat"', 'Arm("joint"'), "two arms of a study are called joint in composite"),
         (FILE.replace("seeds=range(3)", "seeds=[1, 1]"), "a seed is there twice"),

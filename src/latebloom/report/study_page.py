@@ -83,8 +83,11 @@ def _add_section(page: Page, section: Section, studies: list[str]) -> None:
         page.chart(f"{section.name}-{section.arms.name}", section.arms.chart, titled=False)
         page.text(ARMS_NOTE, "note")
     if section.main is not None:
+        folded = section.arms is not None  # so many lines are for those who look for one
+        page.add('<details class="more"><summary>By length</summary>' * folded)
         page.chart(f"{section.name}-{section.main.name}", section.main.chart, titled=False)  # the heading says it
         page.text(_caption(panel), "note")
+        page.add("</details>" * folded)
     if panel.failures:
         failed = "; ".join(f"{run.arm}, seed {run.seed}: {run.failure}" for run in panel.failures)
         page.text(f"Runs that did not finish, and are missing everywhere: {failed}.", "note")

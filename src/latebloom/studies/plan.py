@@ -159,7 +159,9 @@ def plan_of(name: str, function: Study, scale: Scale) -> Plan:
     except ConfigError as error:
         raise ConfigError(f"study {name}: {error}") from error
     except Exception as error:
-        raise ConfigError(f"study {name}: {type(error).__name__}: {error}") from error
+        place = traceback.extract_tb(error.__traceback__)[1:2]  # the line of the study's own function
+        where = "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in place)
+        raise ConfigError(f"study {name}: {type(error).__name__}: {error}{where}") from error
     if not isinstance(plan, Plan):
         raise ConfigError(f"study {name}: it returns {type(plan).__name__}, not a Plan")
     return plan
