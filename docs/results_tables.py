@@ -37,6 +37,11 @@ EXACT = 0.99
 """What the composite task is to be answered at, near and far."""
 NEAR, FAR = 3, 16
 """The paper's claim, and ours, in training lengths."""
+REPLICATE = "at 50% (0.012)"
+"""The arm of `timing` that has the settings and seeds of `dat` in `holding`."""
+ONE_CHANGE = (
+    "freeze", "ramp", "random output", "sharpened", "recall withheld", "recurrence at 0.3", "half the rate after"
+)  # fmt: skip
 COMPARED_WITH = {"freeze": "random output"}
 """Arms of `holding` that differ from `dat` in more than one thing, and what they differ from in one."""
 
@@ -96,6 +101,11 @@ def _ahead(panel: Panel, first: str, second: str) -> str:
     return f"{first} less {second}, seed by seed: {', '.join(told)}." if told else ""
 
 
+def _cliffs(panel: Panel, arm: str) -> str:
+    runs = panel.finished[arm].values()
+    return f"a cliff in {sum(run.cliff is not None for run in runs)} of {len(runs)} seeds"
+
+
 def _difference(panel: Panel, first: str, second: str, length: int) -> Comparison | None:
     return compare_arms(first, second, *(panel.by_seed(arm, length) for arm in (first, second)))
 
@@ -152,7 +162,7 @@ def timing() -> str:
         for arm in panel.shown:
             if arm.startswith("joint"):
                 levels = (f"{accuracy_cell(panel, arm, at(panel, m)).plain} at {m}x" for m in (NEAR, FAR))
-                parts.append(f"- {arm}: {', '.join(levels)}")
+                parts.append(f"- {arm}: {', '.join(levels)}; {_cliffs(panel, arm)}")
             elif arm.startswith("when beyond"):
                 runs = [run for run in panel.runs if run.arm == arm]
                 late = sum(run.switch_step == _config(run)["delay"]["until"]["latest"] for run in runs)
@@ -169,7 +179,26 @@ def holding() -> str:
     parts = [f"{_made('holding')}\n", as_markdown(_effects(panel))]
     for order in ("outcome", "pairs-first", "interleaved"):
         parts.append(f"- {order}: {_ahead(panel, f'dat ({order})', f'joint ({order})')}")
-    return "\n".join([*parts, f"- digits-first, aligned: {_ahead(panel, 'dat', 'joint')}"])
+    fallen = (f"{arm}: {_cliffs(panel, arm)}" for arm in panel.shown if arm.startswith("joint"))
+    return "\n".join(
+        [
+            *parts,
+            f"- digits-first, aligned: {_ahead(panel, 'dat', 'joint')}",
+            f"- {'; '.join(fallen)}",
+            f"- {_against_replicate(panel)}",
+        ]
+    )
+
+
+def _against_replicate(panel: Panel) -> str:
+    """The arms that change one thing against the same run of the other study, at the longest length."""
+    (other,) = (panel for panel in read("timing") if panel.task == "composite")
+    length, told = at(panel, FAR), []
+    for arm in ("dat", *ONE_CHANGE):
+        one = compare_arms(arm, REPLICATE, panel.by_seed(arm, length), other.by_seed(REPLICATE, length))
+        if one is not None:
+            told.append(f"{arm} {points(one.difference).plain}")
+    return f"less `{REPLICATE}` of the study before, which is `dat` run again, at {FAR}x: {', '.join(told)} points"
 
 
 def _effects(panel: Panel) -> Table:

@@ -176,7 +176,7 @@ def test_an_example_shows_whether_a_flat_model_would_be_cut():
 def test_what_is_no_trigger_is_refused():
     model = build()
     with pytest.raises(ConfigError, match="until: 3 is not a trigger"):
-        DelayedAttention(model, OPTIMIZERS["sgd"](model.parameters()), until=3)  # type: ignore[arg-type]
+        DelayedAttention(model, OPTIMIZERS["sgd"](model.parameters()), until=3)  # type: ignore[arg-type] (wrong)
 
 
 def test_automatic_and_by_hand_do_not_mix():

@@ -110,7 +110,7 @@ class Resumable(DataLoader):
 
 
 def data(count: int = 12) -> DataLoader:
-    return Resumable(DATA[:count], batch_size=BATCH)  # type: ignore[arg-type]
+    return Resumable(DATA[:count], batch_size=BATCH)  # type: ignore[arg-type] (a list will do)
 
 
 @pytest.mark.parametrize(

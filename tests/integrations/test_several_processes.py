@@ -46,7 +46,8 @@ def with_lightning(hold: Any) -> tuple[list[Weights], list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         settings: dict[str, Any] = {"devices": 2, "strategy": DDPStrategy(), "gradient_clip_val": 0.01}
         trainer = test_lightning.trainer_for(Path(folder), callback, seen, **settings)
-        trainer.fit(test_lightning.Hybrid(), DataLoader(test_lightning.DATA * 2, batch_size=2))  # type: ignore[arg-type]
+        twice = test_lightning.DATA * 2
+        trainer.fit(test_lightning.Hybrid(), DataLoader(twice, batch_size=2))  # type: ignore[arg-type] (a list will do)
     assert trainer.world_size == 2
     assert callback.delay is not None
     return [seen.at[step] for step in range(5)], list(callback.delay.parameters())

@@ -38,7 +38,7 @@ def test_the_model_is_causal(kind):
 
 def test_the_baselines_are_the_hybrid_without_a_part():
     roles = {
-        kind: [part.role for part in model.blocks[0]]  # type: ignore[union-attr]
+        kind: [part.role for part in model.blocks[0]]  # type: ignore[union-attr] (a block is a row of parts)
         for kind, model in ((kind, build(kind)) for kind in KINDS)
     }
     assert roles == {
