@@ -52,10 +52,10 @@ class RunConfig:
                 context,
                 f"{longest} or more to cover the tests",
             )
-        if self.training.random_start and "r" not in self.model.layout:
+        if self.training.state_noise and "r" not in self.model.layout:
             raise ConfigError(
-                f"training.random_start: a model of layout {self.model.layout!r} has no recurrence that could begin "
-                "anywhere; set training.random_start=0"
+                f"training.state_noise: a model of layout {self.model.layout!r} has no recurrence whose state could be "
+                "disturbed; set training.state_noise=0"
             )
         if self.delay is not None:
             self._check_delay(self.delay)

@@ -6,7 +6,7 @@ from latebloom.config import RunConfig
 from latebloom.delay.triggers import at_step
 from latebloom.errors import unknown
 from latebloom.models.settings import Model, hybrid, lstm, transformer
-from latebloom.studies.scales import SIZES, at_rate, base_config, composite, delayed, middle_rates, study_hybrid
+from latebloom.studies.scales import ATTENTION, SIZES, at_rate, base_config, composite, delayed, middle_rates
 from latebloom.tasks import Composite
 from latebloom.training.settings import Delay, Phase, Training
 
@@ -84,7 +84,7 @@ def paper_dat() -> RunConfig:
 @named("paper-joint")
 def paper_joint() -> RunConfig:
     """The paper's size trained the ordinary way."""
-    return _paper(study_hybrid(PAPER))
+    return _paper(hybrid(width=PAPER.width, **ATTENTION))
 
 
 @named("paper-lstm")
@@ -96,4 +96,4 @@ def paper_lstm() -> RunConfig:
 @named("paper-transformer")
 def paper_transformer() -> RunConfig:
     """The paper's Transformer baseline: the same blocks without recurrence, rotary positions."""
-    return _paper(transformer(width=PAPER.width))
+    return _paper(transformer(width=PAPER.width, **ATTENTION))

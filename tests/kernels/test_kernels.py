@@ -47,22 +47,24 @@ def rows_of_parameters(device: torch.device, models: int, *shapes: tuple[int, ..
     ("models", "batch", "tokens", "width"), [(2, 5, 4, 16), (3, 33, 3, 24), (1, 17, 5, 64), (2, 34, 3, 80)]
 )
 @pytest.mark.parametrize("uses_state", [False, True])
-def test_the_fused_lstm(device, models, batch, tokens, width, uses_state):
+@pytest.mark.parametrize("noisy", [False, True])
+def test_the_fused_lstm(device, models, batch, tokens, width, uses_state, noisy):
     x = torch.randn(models, batch, tokens, width, device=device)
     weights = rows_of_parameters(device, models, (4 * width, width), (4 * width, width), (4 * width,), (4 * width,))
     state = [torch.randn(models, batch, width, device=device) for _ in range(2)]
     kept = 3 if uses_state else 1  # in training nobody asks for the state after the last token
+    noise = 0.3 * torch.randn_like(x) if noisy else None
 
     def fused(x, *rest):
-        return fused_lstm(x, Weights(*rest[:4]), *rest[4:])[:kept]
+        return fused_lstm(x, Weights(*rest[:4]), *rest[4:], noise)[:kept]
 
     def plain(x, *rest):
-        return lstm_loop(x, Weights(*rest[:4]), *rest[4:])[:kept]
+        return lstm_loop(x, Weights(*rest[:4]), *rest[4:], None if noise is None else noise.double())[:kept]
 
     check(fused, plain, [x, *weights, *state])
     with torch.no_grad():  # nothing is kept for the way back, and the result is the same
-        kept_nothing = fused_lstm(x, Weights(*weights), *state)
-    tracked = fused_lstm(x.requires_grad_(), Weights(*weights), *state)
+        kept_nothing = fused_lstm(x, Weights(*weights), *state, noise)
+    tracked = fused_lstm(x.requires_grad_(), Weights(*weights), *state, noise)
     assert all(torch.equal(a, b) for a, b in zip(kept_nothing, tracked, strict=True))
 
 

@@ -43,7 +43,7 @@ def test_every_arm_is_trained_with_every_seed_and_its_best_choice(plan, tmp_path
         ("mine", "composite", arm, seed) for arm in ("joint", "tuned") for seed in (0, 1)
     ]
     chosen = json.loads((tmp_path / "choices.json").read_text())
-    scores = [choice["accuracy_at_claim"] for choice in chosen[0]["choices"]]
+    scores = [choice["accuracy_beyond"] for choice in chosen[0]["choices"]]
     assert chosen[0]["chosen"] == scores.index(max(scores))
     best = plan.arms[1].choices[chosen[0]["chosen"]]
     assert {r.config_hash for r in records if r.arm == "tuned"} == {replace(best, seed=s).hash for s in (0, 1)}

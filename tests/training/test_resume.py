@@ -130,7 +130,7 @@ def test_the_same_for_the_other_holds_and_a_trigger_with_a_memory(longer, tmp_pa
         ramp_steps=9 if hold == "ramp" else 0,
         until=when_beyond(0.0001, latest=30, checks=3, every=4),
     )
-    longer = replace(longer, delay=delay, training=replace(longer.training, random_start=0.5))
+    longer = replace(longer, delay=delay, training=replace(longer.training, state_noise=0.1))
     config = tmp_path / "config.json"
     config.write_text(json.dumps(longer.to_json()))
     run(longer, tmp_path / "whole", device="cpu")

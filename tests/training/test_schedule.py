@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from latebloom import Delay, Phase, Training, at_fraction, at_step
-from latebloom.training.schedule import learning_rate, unfinished_warmups
+from latebloom.training.schedule import learning_rate, rate_of_step, unfinished_warmups
 from latebloom.training.trainer import Trainer
 
 
@@ -24,6 +24,32 @@ def test_warm_up_then_cosine():
 def test_warm_up_then_constant():
     phase = Phase(learning_rate=0.1, warmup=2, schedule="constant")
     assert [learning_rate(phase, step, 6) for step in range(6)] == pytest.approx([0.05, 0.1, 0.1, 0.1, 0.1, 0.1])
+
+
+def test_cycles_run_through_the_schedule_again_and_the_last_takes_what_is_left():
+    phase = Phase(learning_rate=0.1, warmup=4, cycles=3)
+    once = [learning_rate(replace(phase, cycles=1), step, 8) for step in range(8)]
+    longer = [learning_rate(replace(phase, cycles=1), step, 10) for step in range(10)]
+    assert [learning_rate(phase, step, 26) for step in range(26)] == once + once + longer
+
+
+def test_two_cycles_of_joint_training_have_the_rates_of_a_delay_of_half_the_steps():
+    phase = Phase(learning_rate=0.1, warmup=4)
+    training, delay = Training(steps=40, delayed=phase, full=phase), Delay(until=at_fraction(0.5))
+    delayed = [rate_of_step(training, delay, None if step < 20 else 20, step) for step in range(40)]
+    joint = replace(training, full=replace(phase, cycles=2))
+    assert [rate_of_step(joint, None, None, step) for step in range(40)] == delayed
+
+
+def test_without_a_restart_a_delay_has_the_rates_of_joint_training():
+    phase = Phase(learning_rate=0.1, warmup=4)
+    training, delay = Training(steps=40, delayed=phase, full=phase, restart=False), Delay(until=at_step(15))
+    delayed = [rate_of_step(training, delay, None if step < 15 else 15, step) for step in range(40)]
+    assert delayed == [rate_of_step(training, None, None, step) for step in range(40)]
+    halved = replace(training, full=replace(phase, learning_rate=0.05))
+    assert [rate_of_step(halved, delay, None if step < 15 else 15, step) for step in range(40)] == [
+        rate if step < 15 else rate / 2 for step, rate in enumerate(delayed)
+    ]
 
 
 def rates_of(trainer: Trainer) -> dict[str, float]:
@@ -70,5 +96,8 @@ def test_a_phase_that_ends_within_its_warm_up_is_named_and_no_other():
     assert sentence.startswith("training.delayed.warmup: a warm-up of 200 steps in a phase of 50 ends at 25%")
     late = unfinished_warmups(training, Delay(until=at_step(60)))
     assert [sentence.split(":")[0] for sentence in late] == ["training.delayed.warmup", "training.full.warmup"]
+    assert unfinished_warmups(replace(training, steps=300, restart=False), Delay(until=at_step(60))) == []
+    (cycle,) = unfinished_warmups(replace(training, full=replace(short, cycles=4)), None)
+    assert "a warm-up of 40 steps in a cycle of 25 ends at 62%" in cycle
     unwarmed = replace(training, delayed=Phase(warmup=0), full=Phase(warmup=0))
     assert unfinished_warmups(unwarmed, Delay(until=at_step(99))) == []

@@ -26,8 +26,12 @@ class Weights(NamedTuple):
     """(4D,)"""
 
 
-def lstm_loop(x: Tensor, weights: Weights, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(B, T, D) from a state (B, D) twice -> outputs (B, T, D) and the state after. The specification of all others.
+Outcome = tuple[Tensor, Tensor, Tensor]
+"""Outputs (B, T, D), and the state after: what it says (B, D) and what it remembers (B, D)."""
+
+
+def lstm_loop(x: Tensor, weights: Weights, hidden: Tensor, memory: Tensor, noise: Tensor | None = None) -> Outcome:
+    """(B, T, D) from a state (B, D) twice, with noise (B, T, D) on the memory. The specification of all others.
 
     It holds with an axis of models in front of everything, too.
     """
@@ -37,37 +41,50 @@ def lstm_loop(x: Tensor, weights: Weights, hidden: Tensor, memory: Tensor) -> tu
         gates = x[..., t, :] @ weights.input.mT + hidden @ weights.hidden.mT + bias
         admit, keep, candidate, reveal = gates.chunk(4, dim=-1)
         memory = keep.sigmoid() * memory + admit.sigmoid() * candidate.tanh()
+        if noise is not None:
+            memory = memory + noise[..., t, :]
         hidden = reveal.sigmoid() * memory.tanh()
         outputs.append(hidden)
     return torch.stack(outputs, dim=-2), hidden, memory
 
 
-def _library(x: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    *weights, hidden, memory = rest
+def _single(x: Tensor, *rest: Tensor) -> Outcome:
+    *weights, hidden, memory, noise = rest
+    if noise is None:
+        return _library(x, weights, hidden, memory)
+    if uses_fused_kernel(x):  # the library knows no noise, so that one model is a stack of one
+        alone = Weights(*(weight[None] for weight in weights))
+        outputs, hidden, memory = fused_lstm(x[None], alone, hidden[None], memory[None], noise[None])
+        return outputs[0], hidden[0], memory[0]
+    return lstm_loop(x, Weights(*weights), hidden, memory, noise)
+
+
+def _library(x: Tensor, weights: list[Tensor], hidden: Tensor, memory: Tensor) -> Outcome:
     outputs, hidden, memory = torch.lstm(
-        x, (hidden[None], memory[None]), list(weights), True, 1, 0.0, torch.is_grad_enabled(), False, True
+        x, (hidden[None], memory[None]), weights, True, 1, 0.0, torch.is_grad_enabled(), False, True
     )
     return outputs, hidden[0], memory[0]
 
 
-def _stacked(x: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    *weights, hidden, memory = rest
-    return stacked_lstm(x, Weights(*weights), hidden, memory)
+def _stacked(x: Tensor, *rest: Tensor) -> Outcome:
+    *weights, hidden, memory, noise = rest
+    return stacked_lstm(x, Weights(*weights), hidden, memory, noise)
 
 
-_lstm = stackable(_library, _stacked)
+_lstm = stackable(_single, _stacked)
 
 
-def lstm(x: Tensor, weights: Weights, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def lstm(x: Tensor, weights: Weights, hidden: Tensor, memory: Tensor, noise: Tensor | None = None) -> Outcome:
     """What `lstm_loop` computes: by oneDNN or cuDNN for one model, by a kernel of our own for stacked ones on a GPU."""
-    return _lstm(x, *weights, hidden, memory)
+    return _lstm(x, *weights, hidden, memory, noise)
 
 
-def stacked_lstm(x: Tensor, weights: Weights, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def stacked_lstm(x: Tensor, weights: Weights, hidden: Tensor, memory: Tensor, noise: Tensor | None = None) -> Outcome:
     """`lstm` for S models: x (S, B, T, D), weights with an axis S, states (S, B, D)."""
     if uses_fused_kernel(x):
-        return fused_lstm(x, weights, hidden, memory)
-    each = [_library(*parts) for parts in zip(x, *weights, hidden, memory, strict=True)]
+        return fused_lstm(x, weights, hidden, memory, noise)
+    noises = [None] * len(x) if noise is None else noise
+    each = [_single(*parts) for parts in zip(x, *weights, hidden, memory, noises, strict=True)]
     outputs, hiddens, memories = zip(*each, strict=True)
     return torch.stack(outputs), torch.stack(hiddens), torch.stack(memories)
 
@@ -81,10 +98,10 @@ MAX_WIDTH = 256
 """Beyond this width the library's kernels fill a GPU with one model."""
 
 
-def fused_lstm(x: Tensor, weights: Weights, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def fused_lstm(x: Tensor, weights: Weights, hidden: Tensor, memory: Tensor, noise: Tensor | None = None) -> Outcome:
     """`stacked_lstm` by the Triton kernels: one launch for all models and all tokens, in each direction."""
     bias = weights.input_bias + weights.hidden_bias
-    outputs, memories = _Fused.apply(x, weights.input, weights.hidden, bias, hidden, memory)
+    outputs, memories = _Fused.apply(x, weights.input, weights.hidden, bias, hidden, memory, noise)
     return outputs, outputs[:, :, -1], memories[:, :, -1]
 
 
@@ -93,7 +110,14 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, input_weight: Tensor, hidden_weight: Tensor, bias: Tensor, hidden: Tensor, memory: Tensor
+        ctx: Any,
+        x: Tensor,
+        input_weight: Tensor,
+        hidden_weight: Tensor,
+        bias: Tensor,
+        hidden: Tensor,
+        memory: Tensor,
+        noise: Tensor | None,
     ) -> Any:
         models, batch, tokens, width = x.shape
         precision = product_precision()
@@ -103,7 +127,9 @@ class _Fused(torch.autograd.Function):
         hidden_weight = hidden_weight if hidden_weight[0].is_contiguous() else hidden_weight.contiguous()
         gates = torch.bmm(x.view(models, batch * tokens, width), input_weight.mT).view(models, batch, tokens, 4 * width)
         keep = any(ctx.needs_input_grad)
-        outputs, before, memories = _kernels(width).forward(gates, hidden_weight, bias, hidden, memory, precision, keep)
+        outputs, before, memories = _kernels(width).forward(
+            gates, hidden_weight, bias, hidden, memory, noise, precision, keep
+        )
         if keep:
             ctx.save_for_backward(x, input_weight, hidden_weight, memory, gates, before, memories)
         ctx.precision = precision
@@ -127,7 +153,7 @@ class _Fused(torch.autograd.Function):
         d_x = _exact_bmm(flat, input_weight).view_as(x)
         d_input_weight = _exact_bmm(flat.mT, x.view(models, batch * tokens, width))
         d_hidden_weight = _exact_bmm(flat.mT, before.view(models, batch * tokens, width))
-        return d_x, d_input_weight, d_hidden_weight, d_bias, d_hidden, d_memory
+        return d_x, d_input_weight, d_hidden_weight, d_bias, d_hidden, d_memory, None
 
 
 def _exact_bmm(a: Tensor, b: Tensor) -> Tensor:

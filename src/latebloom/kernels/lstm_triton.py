@@ -37,6 +37,7 @@ def _forward_kernel(
     bias,
     first_hidden,
     first_memory,
+    noise,
     outputs,
     before,
     memories,
@@ -46,6 +47,7 @@ def _forward_kernel(
     D: tl.constexpr,
     UNITS: tl.constexpr,
     ROWS: tl.constexpr,
+    NOISY: tl.constexpr,
     KEEP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -100,6 +102,8 @@ def _forward_kernel(
             tl.store(gates + 2 * D, candidate, real)
             tl.store(gates + 3 * D, reveal, real)
         memory = keep * memory + admit * candidate
+        if NOISY:
+            memory += tl.load(noise + place, real, 0.0)
         hidden = reveal * _tanh(memory)
         tl.store(outputs + place, hidden, real)
         if KEEP:
@@ -223,7 +227,14 @@ def _tiling(width: int, precision: str) -> dict[str, int]:
 
 
 def forward(
-    gates: Tensor, hidden_weight: Tensor, bias: Tensor, hidden: Tensor, memory: Tensor, precision: str, keep: bool
+    gates: Tensor,
+    hidden_weight: Tensor,
+    bias: Tensor,
+    hidden: Tensor,
+    memory: Tensor,
+    noise: Tensor | None,
+    precision: str,
+    keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs (S, B, T, D), each token's output before (S, B, T, D), and memories (S, B, T, D).
 
@@ -238,8 +249,9 @@ def forward(
     settings = _tiling(width, precision)
     grid = (triton.cdiv(batch, settings["ROWS"]), models)
     _forward_kernel[grid](
-        gates, hidden_weight, bias.contiguous(), hidden.contiguous(), memory.contiguous(), outputs, before, memories,
-        batch, tokens, hidden_weight.stride(0), KEEP=keep, PRECISION=precision, **settings,
+        gates, hidden_weight, bias.contiguous(), hidden.contiguous(), memory.contiguous(),
+        None if noise is None else noise.contiguous(), outputs, before, memories, batch, tokens,
+        hidden_weight.stride(0), NOISY=noise is not None, KEEP=keep, PRECISION=precision, **settings,
     )  # fmt: skip
     return outputs, before, memories
 

@@ -21,9 +21,9 @@ from latebloom.kernels.product_triton import add_product
 
 @triton.jit
 def _forward_kernel(
-    gates, hidden_weight, bias, first_hidden, memory, outputs, before, memories, batch, tokens, weight_stride,
-    D: tl.constexpr, UNITS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, KEEP: tl.constexpr,
-    PRECISION: tl.constexpr,
+    gates, hidden_weight, bias, first_hidden, memory, noise, outputs, before, memories, batch, tokens, weight_stride,
+    D: tl.constexpr, UNITS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, NOISY: tl.constexpr,
+    KEEP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     model = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -59,6 +59,8 @@ def _forward_kernel(
             candidate = _tanh(candidate)
             state = memory + sequences[:, None] * D + units[None, :]
             remembered = keep * tl.load(state, real, 0.0) + admit * candidate
+            if NOISY:
+                remembered += tl.load(noise + place + units[None, :], real, 0.0)
             tl.store(state, remembered, real)
             tl.store(outputs + place + units[None, :], reveal * _tanh(remembered), real)
             if KEEP:
@@ -129,7 +131,14 @@ def _tiling(width: int) -> dict[str, int]:
 
 
 def forward(
-    gates: Tensor, hidden_weight: Tensor, bias: Tensor, hidden: Tensor, memory: Tensor, precision: str, keep: bool
+    gates: Tensor,
+    hidden_weight: Tensor,
+    bias: Tensor,
+    hidden: Tensor,
+    memory: Tensor,
+    noise: Tensor | None,
+    precision: str,
+    keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `lstm_triton.forward`."""
     models, batch, tokens, four_widths = gates.shape
@@ -140,8 +149,9 @@ def forward(
     last = memory.contiguous().clone()
     settings = _tiling(width)
     _forward_kernel[(triton.cdiv(batch, settings["ROWS"]), models)](
-        gates, hidden_weight, bias.contiguous(), hidden.contiguous(), last, outputs, before, memories, batch, tokens,
-        hidden_weight.stride(0), KEEP=keep, PRECISION=precision, **settings,
+        gates, hidden_weight, bias.contiguous(), hidden.contiguous(), last,
+        None if noise is None else noise.contiguous(), outputs, before, memories, batch, tokens,
+        hidden_weight.stride(0), NOISY=noise is not None, KEEP=keep, PRECISION=precision, **settings,
     )  # fmt: skip
     return outputs, before, memories if keep else last[:, :, None]
 

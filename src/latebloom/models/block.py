@@ -17,8 +17,8 @@ class Residual(nn.Module):
     """x + gate * body(norm(x)).
 
     The gate is 1 unless something holds the part back: 0.0 leaves the part out, and its cost with it, and a
-    tensor scales it. `role` says what the body is, so that a part can be found without knowing its class. A recurrence
-    begins at zero unless `start` says what it remembers at first.
+    tensor scales it. `role` says what the body is, so that a part can be found without knowing its class. `noise`
+    (B, T, D) disturbs what a recurrence remembers.
     """
 
     def __init__(self, role: str, width: int, body: nn.Module) -> None:
@@ -27,15 +27,15 @@ class Residual(nn.Module):
         self.norm = Norm(width)
         self.body = body
         self.gate: float | Tensor = 1.0
-        self.start: Tensor | None = None
+        self.noise: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
         if isinstance(self.gate, float) and self.gate == 0.0:
             return x
         x, normed = self.norm.fork(x)
-        if self.start is not None and isinstance(self.body, Recurrence):
-            y = self.body(normed, self.body.remembering(self.start))
+        if self.noise is not None and isinstance(self.body, Recurrence):
+            y = self.body(normed, noise=self.noise)
         else:
             y = self.body(normed)
         if isinstance(y, tuple):  # a recurrence also returns its state

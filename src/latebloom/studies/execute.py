@@ -15,7 +15,7 @@ from typing import Any
 
 from latebloom.config import RunConfig
 from latebloom.errors import CheckpointError, ConfigError, LatebloomError
-from latebloom.evaluation.result import CLAIM, Evaluation
+from latebloom.evaluation.result import Evaluation
 from latebloom.results.collect import StudyRun, collect
 from latebloom.results.file import write_results
 from latebloom.studies.plan import Arm, Plan
@@ -86,7 +86,7 @@ def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failur
                 raise LatebloomError(f"every choice of arm {arm.name} on {arm.task} failed: {'; '.join(reasons)}")
             best = _begun(arm, place, plan)
             if best is None:
-                best = max(range(len(scores)), key=lambda k: scores[k] or (-1.0, -1.0))
+                best = max(range(len(scores)), key=lambda k: -1.0 if (score := scores[k]) is None else score)
             config = arm.choices[best]
             told.append(
                 {
@@ -94,7 +94,7 @@ def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failur
                     "arm": arm.name,
                     "chosen": best,
                     "choices": [
-                        {"changes": changes(arm.choices[0], choice), "accuracy_at_claim": score and score[0]}
+                        {"changes": changes(arm.choices[0], choice), "accuracy_beyond": score}
                         for choice, score in zip(arm.choices, scores, strict=True)
                     ],
                 }
@@ -123,18 +123,17 @@ def _by_choice(arm: Arm, tuning: list[StudyRun]) -> list[list[StudyRun]]:
     return [[run for run in mine if run.arm == f"{arm.name}, choice {k}"] for k in range(len(arm.choices))]
 
 
-def _score(runs: list[StudyRun]) -> tuple[float, float] | None:
-    """How good a choice is: mean accuracy at the paper's multiple, then over all lengths; None if a run failed."""
+def _score(runs: list[StudyRun]) -> float | None:
+    """How good a choice is: mean accuracy over the tested lengths beyond the training length; None if a run failed."""
     found = []
     for run in runs:
         folder = RunFolder(run.folder)
         if not folder.is_finished:
             return None
         evaluation = Evaluation.from_json(folder.read_json(folder.evaluation_file))
-        far = CLAIM * evaluation.training_length
-        tested = [evaluation.accuracy(length) for length in evaluation.lengths]
-        found.append((evaluation.accuracy(far) if far in evaluation.lengths else tested[-1], mean(tested)))
-    return mean(at for at, _ in found), mean(over for _, over in found)
+        beyond = [length for length in evaluation.lengths if length > evaluation.training_length]
+        found.append(mean(evaluation.accuracy(length) for length in beyond or evaluation.lengths))
+    return mean(found)
 
 
 def changes(first: RunConfig, other: RunConfig) -> dict[str, Any]:

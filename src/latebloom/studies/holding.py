@@ -4,17 +4,17 @@ from dataclasses import replace
 
 from latebloom.config import RunConfig
 from latebloom.studies.plan import Arm, Plan, Scale, study
-from latebloom.studies.scales import MANY_ARMS, at_rate, base_config, composite, delayed, middle_rates
+from latebloom.studies.scales import MANY_ARMS, at_rate, base_config, composite, delayed, disturbed, middle_rates
 
 
 @study("holding")
 def holding(scale: Scale) -> Plan:
-    """Bypass, freeze, ramp; zero output; what is asked; the recurrence's rate; supervision; order: one at a time."""
+    """Bypass, freeze, ramp; output; what is asked; rates and restart; noise; supervision; order: one at a time."""
     size = MANY_ARMS[scale]
     _, rate = middle_rates(size)
     base = at_rate(base_config(size, composite()), rate)
     dat = delayed(base)
-    ramp = max(1, size.steps // 10)
+    ramp, full = max(1, size.steps // 10), base.training.full
     arms = [
         Arm("dat", dat),
         # Frozen attention whose output is zero would be a bypass, so it is compared with "random output".
@@ -26,7 +26,12 @@ def holding(scale: Scale) -> Plan:
         Arm("recall withheld", delayed(base, withhold=("recall",))),
         Arm("recurrence at 0.3", replace(dat, training=replace(dat.training, recurrence_factor=0.3))),
         Arm("half the rate after", at_rate(dat, rate, rate / 2)),
+        Arm("state noise", disturbed(dat)),
+        # The delay brings a second warm-up and decay of the rate: what of its effect is that?
+        Arm("no restart", replace(dat, training=replace(dat.training, restart=False))),
         Arm("joint", base),
+        Arm("joint (restarted)", replace(base, training=replace(base.training, full=replace(full, cycles=2)))),
+        Arm("joint (state noise)", disturbed(base)),
     ]
     for name, settings in {
         "outcome": {"supervision": "outcome"},

@@ -1,12 +1,23 @@
-"""The paper's table: four models on three tasks, each tuned on the same grid."""
+"""The paper's table: four models on three tasks, each tuned on a grid of the same size."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 from latebloom.config import RunConfig
 from latebloom.models.settings import lstm, transformer
 from latebloom.studies.plan import Arm, Plan, Scale, study
-from latebloom.studies.scales import SIZES, Size, at_rate, base_config, composite, delayed, tuning_seeds
+from latebloom.studies.scales import (
+    ATTENTION,
+    SIZES,
+    Size,
+    at_rate,
+    base_config,
+    composite,
+    delayed,
+    disturbed,
+    tuning_seeds,
+)
 from latebloom.tasks import ModularSum, Recall, Task
 
 
@@ -29,7 +40,7 @@ def _arms(size: Size, task: Task, seeds: Sequence[int] = ()) -> list[Arm]:
     hybrid_run = base_config(size, task)
     runs = {
         "lstm": base_config(size, task, lstm(width=size.width)),
-        "transformer": base_config(size, task, transformer(width=size.width)),
+        "transformer": base_config(size, task, transformer(width=size.width, **ATTENTION)),
         "joint": hybrid_run,
         "dat": delayed(hybrid_run),
     }
@@ -37,9 +48,15 @@ def _arms(size: Size, task: Task, seeds: Sequence[int] = ()) -> list[Arm]:
 
 
 def _grid(size: Size, run: RunConfig) -> tuple[RunConfig, ...]:
-    """Every learning rate with both ways of weighing the loss, for each arm alike."""
-    rates = [at_rate(run, rate) for rate in size.rates]
-    if len(run.task.answers) == 1:  # one answer: both ways weigh it alike
-        return tuple(rates)
-    weighings = ("answers", "positions")
-    return tuple(replace(r, training=replace(r.training, weigh=weigh)) for r in rates for weigh in weighings)
+    """Every learning rate with both ways of weighing the loss, with and without noise on what is remembered; a
+    Transformer, which remembers nothing, with and without positions instead."""
+    # One answer: both ways weigh it alike.
+    weighings = ("answers", "positions") if len(run.task.answers) > 1 else (run.training.weigh,)
+    if "r" in run.model.layout:
+        forms = (run, disturbed(run))
+    else:
+        forms = (run, replace(run, model=replace(run.model, attention=replace(run.model.attention, positions="none"))))
+    return tuple(
+        at_rate(replace(form, training=replace(form.training, weigh=weigh)), rate)
+        for form, rate, weigh in product(forms, size.rates, weighings)
+    )

@@ -38,15 +38,15 @@ SIZES: dict[Scale, Size] = {
         rates=(3e-3, 6e-3), multiples=TO_THREE, sequences=64,
     ),
     "paper": Size(
-        seeds=20, tuning_seeds=2, steps=20_000, width=128, batch=64,
-        rates=(1e-3, 2e-3, 4e-3, 8e-3), multiples=TO_SIXTEEN, sequences=1024,
+        seeds=20, tuning_seeds=2, steps=20_000, width=64, batch=64,
+        rates=(1e-3, 3e-3, 6e-3, 1.2e-2), multiples=TO_SIXTEEN, sequences=1024,
     ),
     "large": Size(
         seeds=20, tuning_seeds=3, steps=40_000, width=256, batch=128,
         rates=(5e-4, 1e-3, 2e-3, 4e-3), multiples=TO_SIXTEEN, sequences=2048,
     ),
 }  # fmt: skip
-# Studies that compare many arms with each other: narrower and shorter, so that each arm can have many seeds.
+# Studies that compare many arms with each other: fewer steps and seeds.
 MANY_ARMS: dict[Scale, Size] = {
     "tiny": SIZES["tiny"],
     "paper": Size(
@@ -58,6 +58,8 @@ MANY_ARMS: dict[Scale, Size] = {
         rates=(2e-3, 4e-3), multiples=TO_SIXTEEN, sequences=2048,
     ),
 }  # fmt: skip
+STATE_NOISE = 0.2
+"""The deviation with which recurrences become exact far beyond the training length."""
 FIRST_TUNING_SEED = 1_000
 """Held-out seeds begin here; reported ones begin at 0."""
 
@@ -72,9 +74,8 @@ def tuning_seeds(size: Size) -> range:
     return range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + size.tuning_seeds)
 
 
-def study_hybrid(size: Size) -> Model:
-    """The hybrid of the studies: attention that can look back one token, and that says nothing at first."""
-    return hybrid(width=size.width, look_back=True, zero_output=True)
+ATTENTION: dict[str, Any] = {"look_back": True, "zero_output": True}
+"""The attention of the studies: it can look back one token, and says nothing at first."""
 
 
 def base_config(size: Size, task: Task, model: Model | None = None) -> RunConfig:
@@ -83,7 +84,7 @@ def base_config(size: Size, task: Task, model: Model | None = None) -> RunConfig
     every = max(10, size.steps // 50)
     return RunConfig(
         task=task,
-        model=model or study_hybrid(size),
+        model=model or hybrid(width=size.width, **ATTENTION),
         training=Training(
             steps=size.steps,
             delayed=phase,
@@ -105,6 +106,11 @@ def composite(**settings: Any) -> Composite:
 def delayed(config: RunConfig, until: Trigger | None = None, **settings: Any) -> RunConfig:
     """The same run with its attention held back, for half of its steps unless told otherwise."""
     return replace(config, delay=Delay(until=until or at_step(config.training.steps // 2), **settings))
+
+
+def disturbed(config: RunConfig, deviation: float = STATE_NOISE) -> RunConfig:
+    """The run with noise on what its recurrences remember."""
+    return replace(config, training=replace(config.training, state_noise=deviation))
 
 
 def at_rate(config: RunConfig, rate: float, after: float | None = None) -> RunConfig:

@@ -33,6 +33,12 @@ class Batch:
     columns: dict[str, slice]
     """The columns of A that ask for each named answer; the last column of each is the one that is scored."""
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(B, T)"""
+        sequences, tokens = self.tokens.shape
+        return sequences, tokens
+
     def without(self, names: Iterable[str]) -> "Batch":
         """The same sequences, not asked for these answers."""
         kept = {name: columns for name, columns in self.columns.items() if name not in set(names)}

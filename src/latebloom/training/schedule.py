@@ -1,12 +1,28 @@
-"""The learning rate of a step: a warm-up, then a cosine or a constant, anew in every phase."""
+"""The learning rate of a step: a warm-up, then a cosine or a constant, anew in every phase unless told otherwise."""
 
 from math import cos, pi
 
 from latebloom.training.settings import Delay, Phase, Training
 
 
+def rate_of_step(training: Training, delay: Delay | None, switch_step: int | None, step: int) -> float:
+    """The rate of step 0, 1, ... of a run whose switch was at `switch_step`, if it was already."""
+    if delay is None:
+        return learning_rate(training.full, step, training.steps)
+    phase = training.delayed if switch_step is None else training.full
+    if not training.restart:
+        return learning_rate(phase, step, training.steps)
+    if switch_step is None:
+        return learning_rate(phase, step, delay.until.latest_step(training.steps))
+    return learning_rate(phase, step - switch_step, training.steps - switch_step)
+
+
 def learning_rate(phase: Phase, step: int, steps: int) -> float:
     """The rate of step 0, 1, ... of a phase that lasts `steps` steps."""
+    each = steps // phase.cycles
+    cycle = min(step // max(1, each), phase.cycles - 1)
+    step -= cycle * each
+    steps = each if cycle < phase.cycles - 1 else steps - cycle * each
     if step < phase.warmup:
         return phase.learning_rate * (step + 1) / phase.warmup
     if phase.schedule == "constant":
@@ -19,11 +35,16 @@ def unfinished_warmups(training: Training, delay: Delay | None) -> list[str]:
     """A sentence for each phase that is over before its warm-up, so that its rate never reaches the peak."""
     switch = 0 if delay is None else delay.until.latest_step(training.steps)
     said = []
-    for name, phase, steps in (("delayed", training.delayed, switch), ("full", training.full, training.steps - switch)):
+    phases = [("delayed", training.delayed, switch), ("full", training.full, training.steps - switch)]
+    if delay is not None and not training.restart:  # one schedule over both
+        phases = [("delayed", training.delayed, training.steps)]
+    for name, phase, length in phases:
+        steps = length // phase.cycles
         if 0 < steps <= phase.warmup:
             field = f"training.{name}.warmup"
+            where = f"a {'cycle' if phase.cycles > 1 else 'phase'} of {steps}"
             said.append(
-                f"{field}: a warm-up of {phase.warmup} steps in a phase of {steps} ends at {steps / phase.warmup:.0%} "
+                f"{field}: a warm-up of {phase.warmup} steps in {where} ends at {steps / phase.warmup:.0%} "
                 f"of the learning rate; set {field}={steps // 10}, for example"
             )
     return said

@@ -20,6 +20,8 @@ class Phase:
     """Steps in which the rate rises from 0 to its peak."""
     schedule: Literal["cosine", "constant"] = "cosine"
     """What follows: a cosine down to 0 at the end of the phase, or the peak throughout."""
+    cycles: int = 1
+    """How often warm-up and schedule run through in the phase, each in an equal share of its steps."""
     batch_size: int = 128
     """Sequences a step."""
 
@@ -27,6 +29,7 @@ class Phase:
         check_fields(self)
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "above 0")
         require(self.warmup >= 0, "warmup", self.warmup, "0 or more")
+        require(self.cycles >= 1, "cycles", self.cycles, "1 or more")
         require(self.batch_size >= 1, "batch_size", self.batch_size, "1 or more")
 
 
@@ -76,13 +79,16 @@ class Training:
     precision: Precision = "tf32"
     """Matrix products on a GPU: tf32 rounds their factors to 10 bits, float32 to 23 and takes longer,
     bf16 to 7 and keeps the LSTM's gates in 16 bits; a CPU always computes in float32."""
+    restart: bool = True
+    """Whether the learning rate's warm-up and schedule begin anew at the switch; otherwise they run once through all
+    steps."""
     recurrence_factor: float = 1.0
     """After a switch, the recurrence learns at this factor of the rate."""
     attention_factor: float = 1.0
     """After a switch, attention learns at this factor of the rate."""
-    random_start: float = 0.0
-    """The deviation of the random states in which recurrences begin training sequences, so that the states of long ones
-    are less new to them; 0 begins at zero, as tests always do and the paper's form does."""
+    state_noise: float = 0.0
+    """The deviation of the noise on what recurrences remember, at every token of training: they learn to pull their
+    states back, and so to keep them on long sequences. Tests are without; the paper's form has none."""
     log_every: int = 50
     """Steps between lines in metrics.jsonl."""
     check_every: int = 200
@@ -100,4 +106,6 @@ class Training:
         require(self.clip > 0, "clip", self.clip, "above 0")
         require(self.recurrence_factor >= 0, "recurrence_factor", self.recurrence_factor, "0 or more")
         require(self.attention_factor >= 0, "attention_factor", self.attention_factor, "0 or more")
-        require(0 <= self.random_start < float("inf"), "random_start", self.random_start, "0 or more")
+        require(
+            0 <= self.state_noise <= 1, "state_noise", self.state_noise, "from 0 to 1: what is remembered is about 1"
+        )

@@ -55,7 +55,7 @@ def run_stacked(
     observe: NamedObserver = lambda name, seen: None,
     capture: bool = True,
 ) -> Outcome:
-    """Train runs that differ in seed, learning rates and delay alone, or go on with them, in `out/NAME` each."""
+    """Train runs that may share a stack (`stack_key`), or go on with them, in `out/NAME` each."""
     folders = {name: None if out is None else RunFolder(Path(out) / name) for name in configs}
     with ExitStack() as opened:
         for name, folder in folders.items():

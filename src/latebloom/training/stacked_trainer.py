@@ -18,16 +18,17 @@ from latebloom.kernels.adamw import AdamW, adamw_
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.tasks.stream import Stream
 from latebloom.training.capture import Captured
-from latebloom.training.schedule import learning_rate
+from latebloom.training.noise import StateNoise
+from latebloom.training.schedule import rate_of_step
 from latebloom.training.settings import Phase
 from latebloom.training.stack import Stack
-from latebloom.training.start import RandomStarts
-from latebloom.training.step import answer_losses, total_loss
+from latebloom.training.step import answer_losses, chosen_loss, total_loss
 from latebloom.training.trainer import CHECK_SEQUENCES
 
 
 def stack_key(config: RunConfig) -> RunConfig:
-    """What runs must share to be trained as one: all but the seed, the learning rates and the delay.
+    """What runs must share to be trained as one: all but the seed, the learning rates, the weighing of the loss, the
+    noise and the delay.
 
     Where the phases have batches of different sizes, all runs must also switch at the same step; with a trigger that
     looks at the model they cannot promise that, and each stands alone.
@@ -37,7 +38,10 @@ def stack_key(config: RunConfig) -> RunConfig:
     same_size = delay is None or training.delayed.batch_size == training.full.batch_size
     if same_size:
         phases["delayed"] = phases["full"]
-    shared = replace(config, training=replace(training, recurrence_factor=1.0, attention_factor=1.0, **phases))
+    training = replace(
+        training, weigh="answers", state_noise=0.0, restart=True, recurrence_factor=1.0, attention_factor=1.0, **phases
+    )
+    shared = replace(config, training=training)
     if delay is None or same_size:
         return replace(shared, seed=0, delay=None)
     return replace(shared, seed=0) if isinstance(delay.until, AtStep | AtFraction) else shared
@@ -74,12 +78,7 @@ class Member:
 
     def rate(self, step: int) -> float:
         """The learning rate of a step."""
-        steps, delay = self.config.training.steps, self.config.delay
-        if delay is None:
-            return learning_rate(self.config.training.full, step, steps)
-        if self.switch_step is None:
-            return learning_rate(self.config.training.delayed, step, delay.until.latest_step(steps))
-        return learning_rate(self.config.training.full, step - self.switch_step, steps - self.switch_step)
+        return rate_of_step(self.config.training, self.config.delay, self.switch_step, step)
 
     def gate(self, step: int) -> float:
         """How far attention is let in at a step, from 0 to 1."""
@@ -92,13 +91,14 @@ class Member:
 
 
 class StackedTrainer:
-    """Models, optimizer and data position of S runs that differ in seed, learning rates and delay alone."""
+    """Models, optimizer and data position of S runs that differ in no more than `stack_key` allows."""
 
     def __init__(self, configs: list[RunConfig], device: torch.device, *, capture: bool = True) -> None:
         keys = {stack_key(config).hash for config in configs}
         if len(keys) != 1:
             raise ConfigError(
-                "these runs differ in more than seed, learning rates and delay, so they cannot be stacked"
+                "these runs differ in more than seed, learning rates, weighing, noise and delay, "
+                "so they cannot be stacked"
             )
         self.device, self.step = device, 0
         self.members = [Member(config) for config in configs]
@@ -109,13 +109,17 @@ class StackedTrainer:
         self._gradients = torch.zeros_like(self.stack.flat)
         self._optimizer = AdamW(training.betas, training.weight_decay)
         self.stream = Stream(task, 0, training.length)
-        self._starts = RandomStarts(self.stack.template, training.random_start)
+        self._noise = StateNoise(self.stack.template)
+        self._disturbed = any(config.training.state_noise > 0 for config in configs)
+        self._weighings = {config.training.weigh for config in configs}
         self._captured = Captured(device, capture)
         self.seeds = torch.tensor([config.seed for config in configs], device=device)
         self._index = torch.zeros((), dtype=torch.int64, device=device)
-        # What a step reads of each run: rates of the roles, steps of the roles, gate, and which answers are asked.
+        # What a step reads of each run: rates of the roles, steps of the roles, gate, deviation of the noise, whether
+        # positions are weighed, and which answers are asked.
         roles = len(self.stack.roles)
-        self._controls = torch.zeros(len(configs), 2 * roles + 1 + len(task.answers), device=device)
+        self._parts = [roles, roles, 1, 1, 1, len(task.answers)]
+        self._controls = torch.zeros(len(configs), sum(self._parts), device=device)
         self._named = ["loss", "gradient_norm", *(f"loss_{name}" for name in task.answers)]
         self._sums = torch.zeros(len(configs), len(self._named), device=device)
         self._first_bad = torch.full((len(configs),), -1, dtype=torch.int64, device=device)
@@ -137,7 +141,8 @@ class StackedTrainer:
 
     def rehearse(self, length: int) -> None:
         """A step with everything in it that changes nothing: what memory it takes can be seen."""
-        self._controls.fill_(-1.0)  # no rate moves anything
+        self._controls.zero_()
+        self._controls[:, : len(self.stack.roles)] = -1.0  # no rate moves anything
         training = self.shared.training
         self._device_step(length, "in", max(training.full.batch_size, training.delayed.batch_size))
 
@@ -170,26 +175,31 @@ class StackedTrainer:
         since = step - (member.switch_step or 0) if not held else 0
         counts = [float((since if role == "attention" else step) + 1) for role in self.stack.roles]
         asked = [float(name not in member.withheld) for name in self.shared.task.answers]
-        return [*rates, *counts, member.gate(step), *asked]
+        by_position = float(training.weigh == "positions")
+        return [*rates, *counts, member.gate(step), training.state_noise, by_position, *asked]
 
     def _device_step(self, length: int, variant: str, size: int) -> None:
         """One step of all runs; reads and writes tensors that stay in place, and never waits for the device."""
         task, training, stack = self.shared.task, self.shared.training, self.stack
-        roles = len(stack.roles)
-        rates, counts, gates, asked = self._controls.split([roles, roles, 1, len(task.answers)], dim=1)
+        rates, counts, gates, deviations, by_positions, asked = self._controls.split(self._parts, dim=1)
         withheld = self.members[0].withheld if variant == "out" else ()
 
-        def one(model: Any, seed: Tensor, gate: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
+        def one(
+            model: Any, seed: Tensor, gate: Tensor, deviation: Tensor, by_position: Tensor, asked: Tensor
+        ) -> tuple[Tensor, Tensor]:
             batch = task.batch(seed, "train", self._index, length=length, size=size, device=self.device)
             stack.set_gate({"out": 0.0, "in": 1.0}.get(variant, gate))
-            with self._starts.given(seed, self._index, size):
-                losses = answer_losses(model, batch.without(withheld))
-            chosen = dict(zip(task.answers, asked, strict=True)) if variant == "mixed" else None
-            loss = total_loss(losses, batch.without(withheld), training.weigh, chosen)
+            batch = batch.without(withheld)
+            with self._noise.given(deviation if self._disturbed else 0.0, seed, self._index, batch.shape):
+                losses = answer_losses(model, batch)
+            if variant == "mixed" or len(self._weighings) > 1:
+                loss = chosen_loss(losses, batch, by_position, dict(zip(task.answers, asked, strict=True)))
+            else:
+                loss = total_loss(losses, batch, training.weigh)
             each = [losses.get(name, torch.zeros_like(loss)) for name in task.answers]
             return loss, torch.stack([part.detach() for part in each])
 
-        losses, each = stack.each(one, self.seeds, gates[:, 0], asked)
+        losses, each = stack.each(one, self.seeds, gates[:, 0], deviations[:, 0], by_positions[:, 0], asked)
         stack.set_gate(1.0)
         end = stack.ends[-2] if variant == "out" else stack.ends[-1]
         ends = tuple(e for e in stack.ends if e <= end)

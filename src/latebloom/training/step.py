@@ -20,19 +20,22 @@ def answer_losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     }
 
 
-def total_loss(losses: dict[str, Tensor], batch: Batch, weigh: str, asked: dict[str, Tensor] | None = None) -> Tensor:
+def total_loss(losses: dict[str, Tensor], batch: Batch, weigh: str) -> Tensor:
     """What is minimised. Under `aligned` supervision a sum is asked at every digit and a recall once: weighing
     answers gives recall half of the loss, weighing positions gives it one part in many.
-
-    `asked` says by 1 or 0 which answers count, where that is known on the device alone; all of them unless given.
     """
     by_answer = weigh == "answers"
     counts = {name: 1 if by_answer else columns.stop - columns.start for name, columns in batch.columns.items()}
-    if asked is None:
-        total = 1 if by_answer else batch.targets.shape[1]
-        return torch.stack([losses[name] * (count / total) for name, count in counts.items()]).sum()
-    weights = torch.stack([asked[name] * count for name, count in counts.items()])
-    total = 1 if by_answer else weights.sum()
+    total = 1 if by_answer else batch.targets.shape[1]
+    return torch.stack([losses[name] * (count / total) for name, count in counts.items()]).sum()
+
+
+def chosen_loss(losses: dict[str, Tensor], batch: Batch, by_position: Tensor, asked: dict[str, Tensor]) -> Tensor:
+    """`total_loss` where the device alone knows what counts: by 1 or 0, whether positions are weighed, and which
+    answers are asked."""
+    counts = {name: columns.stop - columns.start for name, columns in batch.columns.items()}
+    weights = torch.stack([asked[name] * (1 + by_position * (count - 1)) for name, count in counts.items()])
+    total = 1 + by_position * (weights.sum() - 1)
     return (torch.stack([losses[name] for name in counts]) * weights / total).sum()
 
 

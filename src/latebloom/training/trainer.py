@@ -11,9 +11,9 @@ from latebloom.evaluation.accuracy import Count, count_correct
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.tasks.stream import Stream
 from latebloom.training.capture import Captured
-from latebloom.training.schedule import learning_rate
+from latebloom.training.noise import StateNoise
+from latebloom.training.schedule import rate_of_step
 from latebloom.training.settings import Phase
-from latebloom.training.start import RandomStarts
 from latebloom.training.step import answer_losses, build_optimizer, set_rates, total_loss
 
 CHECK_SEQUENCES = 256
@@ -33,7 +33,7 @@ class Trainer:
         self.optimizer = build_optimizer(self.model, config.training)
         self.stream = Stream(config.task, config.seed, config.training.length)
         self.delay = self._build_delay()
-        self._starts = RandomStarts(self.model, config.training.random_start)
+        self._noise = StateNoise(self.model)
         # Sums since the last reading, on the device: reading them every step would make the host wait.
         self._named = ["loss", "gradient_norm", *(f"loss_{name}" for name in config.task.answers)]
         self._sums = torch.zeros(len(self._named), device=device)
@@ -72,13 +72,8 @@ class Trainer:
     @property
     def rate(self) -> float:
         """The learning rate of the next step."""
-        steps = self.config.training.steps
-        if self.delay is None:
-            return learning_rate(self.phase, self.step, steps)
-        if self.delay.switch_step is None:
-            return learning_rate(self.phase, self.step, self.delay.until.latest_step(steps))
-        switch = self.delay.switch_step
-        return learning_rate(self.phase, self.step - switch, steps - switch)
+        switch_step = None if self.delay is None else self.delay.switch_step
+        return rate_of_step(self.config.training, self.config.delay, switch_step, self.step)
 
     def advance(self) -> bool:
         """Do one step; True if attention was let in after it."""
@@ -111,7 +106,7 @@ class Trainer:
             config.seed, "train", self._index, length=length, size=self.phase.batch_size, device=self.device
         )
         batch = batch.without(self.withheld)
-        with self._starts.given(config.seed, self._index, self.phase.batch_size):
+        with self._noise.given(training.state_noise, config.seed, self._index, batch.shape):
             losses = answer_losses(self.model, batch)
         loss = total_loss(losses, batch, training.weigh)
         loss.backward()

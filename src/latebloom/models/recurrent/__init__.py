@@ -2,9 +2,8 @@
 
     outputs, state = recurrence(inputs, state)        # (B, T, D), any state -> (B, T, D), the state after T
 
-`state` is None at the start; giving back the returned state goes on where the sequence stopped, and
-`recurrence.remembering(memory)` makes one of any memory (B, D). To add one, write a Recurrence that is built from the
-width alone and put it into RECURRENCES.
+`state` is None at the start; giving back the returned state goes on where the sequence stopped. To add one, write a
+Recurrence that is built from the width alone and put it into RECURRENCES.
 """
 
 from collections.abc import Callable

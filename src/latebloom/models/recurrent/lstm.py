@@ -18,13 +18,9 @@ class LSTM(Recurrence):
         super().__init__()
         self.cell = nn.LSTM(width, width, batch_first=True)  # for its parameters: names, shapes and first values
 
-    def remembering(self, memory: Tensor) -> State:
-        """A state that remembers this (B, D), half revealed."""
-        return memory.tanh() / 2, memory
-
-    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+    def forward(self, x: Tensor, state: State | None = None, noise: Tensor | None = None) -> tuple[Tensor, State]:
         """(B, T, D) -> (B, T, D), and the state (B, D) twice: what it says, and what it remembers."""
         if state is None:
             state = (x.new_zeros(x.shape[0], x.shape[2]), x.new_zeros(x.shape[0], x.shape[2]))
-        outputs, hidden, memory = lstm(x, Weights(*self.cell.all_weights[0]), *state)
+        outputs, hidden, memory = lstm(x, Weights(*self.cell.all_weights[0]), *state, noise)
         return outputs, (hidden, memory)

@@ -13,9 +13,8 @@ class Recurrence(nn.Module):
     """Maps a sequence to a sequence and carries a state."""
 
     @abstractmethod
-    def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """(B, T, D) -> (B, T, D), and the state after T; a state of None is the start."""
+    def forward(self, x: Tensor, state: Any = None, noise: Tensor | None = None) -> tuple[Tensor, Any]:
+        """(B, T, D) -> (B, T, D), and the state after T; a state of None is the start.
 
-    @abstractmethod
-    def remembering(self, memory: Tensor) -> Any:
-        """A state that remembers this (B, D)."""
+        Noise (B, T, D), where there is some, is added to what is remembered after each token.
+        """
