@@ -37,7 +37,13 @@ def different_runs(paper: RunConfig) -> list[RunConfig]:
         replace(paper, seed=3, delay=None, training=slow),
         replace(paper, seed=4, delay=Delay(until=at_step(60), hold="ramp", ramp_steps=20)),
         replace(paper, seed=5, delay=Delay(until=when_beyond(0.3, latest=70, every=10))),
+        replace(disturbed(paper), seed=6),
+        replace(paper, seed=7, training=replace(paper.training, weigh="positions", restart=False)),
     ]
+
+
+def disturbed(paper: RunConfig) -> RunConfig:
+    return replace(paper, training=replace(paper.training, state_noise=0.2))
 
 
 def test_a_stacked_seed_follows_its_standalone_run_in_float32(paper):
@@ -58,7 +64,8 @@ def test_a_stacked_seed_follows_its_standalone_run_in_float32(paper):
 @pytest.mark.parametrize("mode", ["tf32", "float32", "bf16"])
 def test_a_run_repeats_itself_bit_for_bit_captured_or_not(paper, mode):
     with precision(mode):
-        trainers = [Trainer(paper, GPU), Trainer(paper, GPU), Trainer(paper, GPU, capture=False)]
+        noisy = disturbed(paper)
+        trainers = [Trainer(noisy, GPU), Trainer(noisy, GPU), Trainer(noisy, GPU, capture=False)]
         stacks = [StackedTrainer(different_runs(paper), GPU, capture=capture) for capture in (True, True, False)]
         for one in (*trainers, *stacks):
             for _ in range(100):
