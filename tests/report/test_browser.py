@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import time
 from pathlib import Path
 
@@ -139,6 +140,17 @@ def test_runs_can_be_searched_and_tell_how_to_repeat_them(opened, page):
     assert browser.value("document.getElementById('count').textContent") == "3 of 13 runs"
     command = browser.value("document.querySelector('.run:not([hidden]) pre.command').textContent")
     assert "latebloom train --config -" in command
+
+
+def test_the_configuration_of_a_run_is_laid_out_when_it_is_opened(opened, page):
+    browser = opened(page)
+    browser.value("document.querySelectorAll('details.run').forEach(run => { run.open = true; })")
+    browser.wait_for("[...document.querySelectorAll('pre.config')].every(config => config.textContent)")
+    shown = browser.value("[...document.querySelectorAll('pre.config')].map(config => config.textContent)")
+    commands = browser.value("[...document.querySelectorAll('pre.command')].map(command => command.textContent)")
+    for config, command in zip(shown, commands, strict=True):
+        assert json.loads(config) == json.loads(shlex.split(command)[2])
+        assert "\n  " in config
 
 
 @pytest.mark.parametrize(("form", "magic"), [("svg", b"<svg"), ("png", b"\x89PNG")])

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 
@@ -307,13 +308,18 @@ def test_one_seed_is_said_to_have_no_error_bars(tmp_path):
 
 
 def test_the_page_has_every_run_with_its_configuration_and_command(tmp_path):
-    records = [*study(seeds=2), *FAILED]
+    other = replace(study(seeds=1)[0], seed=7, command="latebloom train paper-dat")  # does not have its configuration
+    records = [*study(seeds=2), *FAILED, other]
     write_results(tmp_path / "a.parquet", records)
     page = Elements(study_page(read_sections([tmp_path / "a.parquet"])))
     assert sum(given.get("class") == "run" for tag, given in page.tags if tag == "details") == len(records)
+    assert json.dumps(json.loads(other.config), indent=2) in page.texts
+    places = [given for tag, given in page.tags if tag == "pre" and "data-from" in given]
+    assert len(places) == len(records) - 1
     for one in records:
         assert one.command in page.texts
-        assert json.dumps(json.loads(one.config), indent=2) in page.texts
+        if one is not other:
+            assert any(one.command[int(at["data-from"]) : int(at["data-to"])] == one.config for at in places)
 
 
 def latebloom(*words: str, cwd) -> subprocess.CompletedProcess[str]:

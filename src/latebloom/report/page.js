@@ -57,6 +57,17 @@ if (search) {
   filter();
 }
 
+// A configuration that stands in the command already is laid out once its run is opened.
+for (const run of document.querySelectorAll("details.run")) {
+  run.addEventListener("toggle", () => {
+    const config = run.querySelector("pre.config");
+    if (config.textContent || config.dataset.from === undefined) return;
+    const command = [...run.querySelector("pre.command").textContent]; // as Python counts characters
+    const text = command.slice(config.dataset.from, config.dataset.to).join("");
+    config.textContent = JSON.stringify(JSON.parse(text), null, 2);
+  });
+}
+
 for (const button of document.querySelectorAll("button.copy")) {
   button.addEventListener("click", async () => {
     const text = button.nextElementSibling;

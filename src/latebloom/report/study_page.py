@@ -169,12 +169,21 @@ def _run(run: RunRecord) -> str:
         f"<span>{escape(run.task)}</span>{summary}</summary>"
         f'<p class="note">{escape(about)}</p>'
         f'<button class="copy" type="button">Copy the command</button><pre class="command">{escape(run.command)}</pre>'
-        f"<pre>{escape(_indented(run.config))}</pre></details>"
+        f"{_config(run)}</details>"
     )
 
 
-def _indented(text: str) -> str:
+def _config(run: RunRecord) -> str:
+    """The configuration to read; where the command has it too, the page takes it from there when the run is opened."""
+    start = run.command.find(run.config)
+    if start >= 0 and _indented(run.config) is not None:
+        return f'<pre class="config" data-from="{start}" data-to="{start + len(run.config)}"></pre>'
+    return f'<pre class="config">{escape(_indented(run.config) or run.config)}</pre>'
+
+
+def _indented(text: str) -> str | None:
+    """JSON laid out to be read; None if the text is none."""
     try:
         return json.dumps(json.loads(text), indent=2)
     except ValueError:
-        return text
+        return None
