@@ -38,11 +38,12 @@ EXACT = 0.99
 NEAR, FAR = 3, 16
 """The paper's claim, and ours, in training lengths."""
 REPLICATE = "at 50% (0.012)"
-"""The arm of `timing` that has the settings and seeds of `dat` in `holding`."""
+"""The arm of replicate.parquet, which has the settings and seeds of `dat` in `holding`, from a stack of other runs."""
 ONE_CHANGE = (
-    "freeze", "ramp", "random output", "sharpened", "recall withheld", "recurrence at 0.3", "half the rate after"
+    "freeze", "ramp", "random output", "sharpened", "recall withheld", "recurrence at 0.3", "half the rate after",
+    "state noise", "no restart",
 )  # fmt: skip
-COMPARED_WITH = {"freeze": "random output"}
+COMPARED_WITH = {"freeze": "random output", "joint (restarted)": "joint", "joint (state noise)": "joint"}
 """Arms of `holding` that differ from `dat` in more than one thing, and what they differ from in one."""
 
 
@@ -52,7 +53,8 @@ def results_of(study: str) -> Path:
 
 @cache
 def read(study: str) -> list[Panel]:
-    return panels(read_results([results_of(study)]))
+    """A study's panels, that of the composite task first."""
+    return sorted(panels(read_results([results_of(study)])), key=lambda panel: panel.task != "composite")
 
 
 def at(panel: Panel, multiple: float) -> int:
@@ -114,40 +116,65 @@ def _chosen(panel: Panel) -> str:
     """What was chosen for each arm on held-out seeds."""
     told = []
     for arm in panel.shown:
-        training = _config(next(run for run in panel.runs if run.arm == arm))["training"]
-        weigh = f", weighed by {training['weigh']}" if len(panel.answers) > 1 else ""
-        told.append(f"{arm} {training['full']['learning_rate']:g}{weigh}")
+        config = _config(next(run for run in panel.runs if run.arm == arm))
+        weigh = f", weighed by {config['training']['weigh']}" if len(panel.answers) > 1 else ""
+        told.append(f"{arm} {config['training']['full']['learning_rate']:g}, {_form(config)}{weigh}")
     return f"Chosen on held-out seeds: {'; '.join(told)}."
+
+
+def _form(config: dict[str, Any]) -> str:
+    """What is chosen besides rate and weighing: noise, or the Transformer's positions."""
+    if "r" not in config["model"]["layout"]:
+        positions = config["model"]["attention"]["positions"]
+        return "no positions" if positions == "none" else f"{positions} positions"
+    noise = config["training"].get("state_noise", 0.0)
+    return f"noise {noise:g}" if noise else "no noise"
 
 
 def tuning() -> str:
     """How every choice did on the held-out seeds."""
-    (panel,) = read("paper-tuning")
-    rows: dict[tuple[str, str], dict[float, list[Evaluation]]] = {}
+    return "\n\n".join(_tuning_of(panel) for panel in read("paper-tuning"))
+
+
+def _tuning_of(panel: Panel) -> str:
+    rows: dict[tuple[str, str, str], dict[float, list[Evaluation]]] = {}
     for run in panel.runs:
-        training = _config(run)["training"]
-        row = rows.setdefault((run.arm.partition(", ")[0], training["weigh"]), {})
+        config = _config(run)
+        training = config["training"]
+        row = rows.setdefault((run.arm.partition(", ")[0], _form(config), training["weigh"]), {})
         if run.evaluation is not None:
             row.setdefault(training["full"]["learning_rate"], []).append(run.evaluation)
     rates = sorted({rate for row in rows.values() for rate in row})
-    lines = []
+    lines = [f"<details><summary>{panel.task}: every choice</summary>", ""]
     for multiple in (NEAR, FAR):
         lines += [
-            f"All answers right at {multiple}x on each held-out seed, by rate and by what counts the same in the loss:",
+            f"All answers right at {multiple}x on each held-out seed, by rate:",
             "",
-            f"| arm | weighed by | {' | '.join(f'{rate:g}' for rate in rates)} |",
-            "|---|---|" + "---|" * len(rates),
+            f"| arm | with | weighed by | {' | '.join(f'{rate:g}' for rate in rates)} |",
+            "|---|---|---|" + "---|" * len(rates),
         ]
         length = at(panel, multiple)
-        for (arm, weigh), row in rows.items():
+        for names, row in rows.items():
             cells = (", ".join(f"{run.accuracy(length):.1%}" for run in row.get(rate, [])) for rate in rates)
-            lines.append(f"| {arm} | {weigh} | {' | '.join(cells)} |")
+            lines.append(f"| {' | '.join(names)} | {' | '.join(cells)} |")
         lines.append("")
-    fallen = []
-    for name in dict.fromkeys(arm for arm, _ in rows):
-        runs = [run for (arm, _), row in rows.items() if arm == name for found in row.values() for run in found]
-        fallen.append(f"{sum(run.cliff is not None for run in runs)} of {len(runs)} ({name})")
-    return "\n".join([*lines, f"Of these runs with a cliff: {', '.join(fallen)}."])
+    return "\n".join([*lines, "</details>", "", f"{panel.task}: {_tuning_in_short(rows)}"])
+
+
+def _tuning_in_short(rows: dict[tuple[str, str, str], dict[float, list[Evaluation]]]) -> str:
+    """How many of an arm's settings held on every held-out seed, and how many of its runs had a cliff."""
+    held, fallen = [], []
+    for name in dict.fromkeys(arm for arm, _, _ in rows):
+        settings = [runs for (arm, _, _), row in rows.items() if arm == name for runs in row.values()]
+        near = round(NEAR * settings[0][0].training_length)
+        every = sum(all(run.accuracy(near) >= HOLDS_AT for run in runs) for runs in settings)
+        held.append(f"{every} of {len(settings)} ({name})")
+        cliffs = [run.cliff is not None for runs in settings for run in runs]
+        fallen.append(f"{sum(cliffs)} of {len(cliffs)} ({name})")
+    return (
+        f"settings at {HOLDS_AT:.0%} or more at {NEAR}x on both held-out seeds: {', '.join(held)}. "
+        f"Of these runs with a cliff: {', '.join(fallen)}."
+    )
 
 
 # timing: when to switch
@@ -192,13 +219,13 @@ def holding() -> str:
 
 def _against_replicate(panel: Panel) -> str:
     """The arms that change one thing against the same run of the other study, at the longest length."""
-    (other,) = (panel for panel in read("timing") if panel.task == "composite")
+    (other,) = read("replicate")
     length, told = at(panel, FAR), []
     for arm in ("dat", *ONE_CHANGE):
         one = compare_arms(arm, REPLICATE, panel.by_seed(arm, length), other.by_seed(REPLICATE, length))
         if one is not None:
             told.append(f"{arm} {points(one.difference).plain}")
-    return f"less `{REPLICATE}` of the study before, which is `dat` run again, at {FAR}x: {', '.join(told)} points"
+    return f"less `dat` run again among other runs, at {FAR}x: {', '.join(told)} points"
 
 
 def _effects(panel: Panel) -> Table:

@@ -257,7 +257,7 @@ def report(
     """
     from latebloom.report.study import read_sections, write_report
     from latebloom.report.tables import for_terminal
-    from latebloom.report.terminal import say
+    from latebloom.report.terminal import say, show_table
 
     if not files:
         raise ConfigError("report: give one or more results files, such as results/paper.parquet")
@@ -265,7 +265,7 @@ def report(
     page = write_report(sections, out)
     console = Console()
     for section in sections:
-        console.print(for_terminal(section.tables["accuracy"]))
+        show_table(console, for_terminal(section.tables["accuracy"]))
         say(console, f"{section.seen} {section.doubt}\n")
     say(console, f"Page: {page}   Figures: {out / 'figures'}   Tables: {out / 'tables'}")
 

@@ -2,6 +2,7 @@
 
 import re
 from html.parser import HTMLParser
+from io import StringIO
 from itertools import pairwise
 
 import pytest
@@ -13,7 +14,7 @@ from latebloom.evaluation import Count
 from latebloom.report.charts import accuracy_chart
 from latebloom.report.page import comparison_page
 from latebloom.report.tables import for_terminal, length_table
-from latebloom.report.terminal import answer_table, print_chart
+from latebloom.report.terminal import answer_table, print_chart, show_table
 from latebloom.report.words import compare, describe, describe_switch
 
 
@@ -198,3 +199,14 @@ def test_the_page_loads_nothing_from_elsewhere_and_shows_markup_as_text():
     links.feed(page())
     assert links.found == ["data:,"]
     assert links.scripts == 3
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_wide_table_is_whole_in_a_log_and_within_a_terminal(is_terminal):
+    many = {f"an arm with a long name {number}": evaluation({25: 0.5}) for number in range(9)}
+    out = StringIO()
+    console = Console(file=out, width=80, force_terminal=is_terminal, color_system=None)
+    show_table(console, for_terminal(length_table(many)))
+    widest = max(len(line) for line in out.getvalue().splitlines())
+    assert (widest > 80) is not is_terminal
+    assert all(name in out.getvalue() for name in many) is not is_terminal

@@ -66,6 +66,13 @@ def say(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
+def show_table(console: Console, table: Table) -> None:
+    """A table: within a terminal's width, and whole in a log, where nothing can be scrolled or resized."""
+    if not console.is_terminal:
+        console = Console(file=console.file, width=1_000)
+    console.print(table)
+
+
 def answer_table(evaluation: Evaluation) -> Table:
     """One run: all answers with their interval, and each named answer."""
     table = Table(title="accuracy by length", title_justify="left", title_style="")
