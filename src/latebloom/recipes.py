@@ -6,7 +6,7 @@ from latebloom.config import RunConfig
 from latebloom.delay.triggers import at_step
 from latebloom.errors import unknown
 from latebloom.models.settings import Model, hybrid, lstm, transformer
-from latebloom.studies.scales import ATTENTION, SIZES, at_rate, base_config, composite, delayed, middle_rates
+from latebloom.studies.scales import ATTENTION, SIZES, base_config, composite, delayed
 from latebloom.tasks import Composite
 from latebloom.training.settings import Delay, Phase, Training
 
@@ -64,26 +64,26 @@ def demo_joint() -> RunConfig:
     return _demo(None)
 
 
-# The paper's size, as the study `paper` has it before it tunes: width 128, sums modulo 10, 64 values, and keys for
-# sixteen times the training length. Minutes on a GPU, hours on a CPU. What the paper does not say (see the README) is
-# chosen by trying.
+# The study `paper` at its scale `paper`, before it tunes: width 64, sums modulo 10, 64 values, and keys for sixteen
+# times the training length. Minutes on a GPU, hours on a CPU. What the paper does not say (see the README) is chosen by
+# trying.
 
 PAPER = SIZES["paper"]
 
 
 def _paper(model: Model) -> RunConfig:
-    return at_rate(base_config(PAPER, composite(), model), middle_rates(PAPER)[1])
+    return base_config(PAPER, composite(), model)
 
 
 @named("paper-dat")
 def paper_dat() -> RunConfig:
-    """The paper's size with delayed attention: bypassed for half of 20,000 steps."""
+    """The study's hybrid with delayed attention: bypassed for half of 20,000 steps."""
     return delayed(paper_joint())
 
 
 @named("paper-joint")
 def paper_joint() -> RunConfig:
-    """The paper's size trained the ordinary way."""
+    """The study's hybrid trained the ordinary way."""
     return _paper(hybrid(width=PAPER.width, **ATTENTION))
 
 

@@ -56,15 +56,16 @@ def test_the_fused_lstm(device, models, batch, tokens, width, uses_state, noisy)
     noise = 0.3 * torch.randn_like(x) if noisy else None
 
     def fused(x, *rest):
-        return fused_lstm(x, Weights(*rest[:4]), *rest[4:], noise)[:kept]
+        return fused_lstm(x, Weights(*rest[:4]), *rest[4:], noise=noise)[:kept]
 
     def plain(x, *rest):
-        return lstm_loop(x, Weights(*rest[:4]), *rest[4:], None if noise is None else noise.double())[:kept]
+        exact = None if noise is None else noise.double()
+        return lstm_loop(x, Weights(*rest[:4]), *rest[4:], noise=exact)[:kept]
 
     check(fused, plain, [x, *weights, *state])
     with torch.no_grad():  # nothing is kept for the way back, and the result is the same
-        kept_nothing = fused_lstm(x, Weights(*weights), *state, noise)
-    tracked = fused_lstm(x.requires_grad_(), Weights(*weights), *state, noise)
+        kept_nothing = fused_lstm(x, Weights(*weights), *state, noise=noise)
+    tracked = fused_lstm(x.requires_grad_(), Weights(*weights), *state, noise=noise)
     assert all(torch.equal(a, b) for a, b in zip(kept_nothing, tracked, strict=True))
 
 

@@ -8,6 +8,7 @@ import torch
 from latebloom.errors import ConfigError
 from latebloom.kernels.lstm import Weights, lstm_loop
 from latebloom.models.block import Residual
+from latebloom.models.recurrent import LSTM
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.models.settings import hybrid, transformer
 from latebloom.training.noise import StateNoise, spread
@@ -57,6 +58,7 @@ def test_an_lstm_remembers_it_from_token_to_token():
     model = SequenceModel(hybrid(width=16, blocks=1), vocabulary_size=20)
     (part,) = recurrences_of(model)
     x, noise = torch.randn(3, 5, 16), torch.randn(3, 5, 16)
+    assert isinstance(part.body, LSTM)
     undisturbed = part(x)
     part.noise = noise
     normed, weights = part.norm(x), Weights(*part.body.cell.all_weights[0])
