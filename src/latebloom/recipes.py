@@ -89,11 +89,11 @@ def paper_joint() -> RunConfig:
 
 @named("paper-lstm")
 def paper_lstm() -> RunConfig:
-    """The paper's LSTM baseline: the same blocks without attention."""
+    """The study's LSTM: the same blocks without attention."""
     return _paper(lstm(width=PAPER.width))
 
 
 @named("paper-transformer")
 def paper_transformer() -> RunConfig:
-    """The paper's Transformer baseline: the same blocks without recurrence, rotary positions."""
+    """The study's Transformer: the same blocks without recurrence, with rotary positions."""
     return _paper(transformer(width=PAPER.width, **ATTENTION))

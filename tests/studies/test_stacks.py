@@ -36,6 +36,13 @@ def test_what_does_not_fit_at_once_is_trained_in_even_waves(tiny, tmp_path):
     assert [name for wave in waves for name in wave] == list(seeds(tiny, 10))
 
 
+def test_what_fits_is_measured_on_the_run_that_takes_most(tiny, tmp_path):
+    noisy = replace(tiny, training=replace(tiny.training, state_noise=0.2))
+    measured = []
+    plan_waves(seeds(tiny, 2) | {"noisy": noisy}, tmp_path, lambda config: measured.append(config) or 2)
+    assert measured == [noisy]
+
+
 def test_runs_that_cannot_promise_to_switch_together_stand_alone_where_batches_differ(tiny, tmp_path):
     looking = replace(tiny, delay=Delay(until=when_beyond(0.9, latest=12)))  # its phases' batches differ in size
     assert plan(seeds(looking, 2), tmp_path) == [["seed-0"], ["seed-1"]]

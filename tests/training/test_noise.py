@@ -81,6 +81,27 @@ def test_training_depends_on_it_repeats_itself_and_leaves_nothing_behind(tiny):
     assert all(part.noise is None for part in recurrences_of(some))  # tests are without
 
 
+def test_no_noise_is_the_same_run_however_it_is_written(tiny):
+    one, other = trained(tiny, 0), trained(tiny, 0.0)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_what_was_given_is_taken_back_also_where_drawing_it_fails(monkeypatch):
+    model = SequenceModel(hybrid(width=16, blocks=2), vocabulary_size=20)
+    drawn = []
+
+    def fails_at_the_second(*words):
+        drawn.append(words)
+        if len(drawn) == 2:
+            raise RuntimeError("no memory is left")
+        return spread(*words)
+
+    monkeypatch.setattr("latebloom.training.noise.spread", fails_at_the_second)
+    with pytest.raises(RuntimeError), StateNoise(model).given(0.5, 1, torch.tensor(0), (4, 7)):
+        pass
+    assert all(part.noise is None for part in recurrences_of(model))
+
+
 @pytest.mark.parametrize("deviation", [-0.1, 5.0, float("nan")])
 def test_bad_deviations_are_refused(tiny, deviation):
     with pytest.raises(ConfigError, match="state_noise"):

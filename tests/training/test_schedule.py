@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from latebloom import Delay, Phase, Training, at_fraction, at_step
+from latebloom.errors import ConfigError
 from latebloom.training.schedule import learning_rate, rate_of_step, unfinished_warmups
 from latebloom.training.trainer import Trainer
 
@@ -31,6 +32,18 @@ def test_cycles_run_through_the_schedule_again_and_the_last_takes_what_is_left()
     once = [learning_rate(replace(phase, cycles=1), step, 8) for step in range(8)]
     longer = [learning_rate(replace(phase, cycles=1), step, 10) for step in range(10)]
     assert [learning_rate(phase, step, 26) for step in range(26)] == once + once + longer
+
+
+def test_more_cycles_than_steps_never_stop_the_training():
+    rates = [learning_rate(Phase(learning_rate=0.1, warmup=2, cycles=50), step, 10) for step in range(10)]
+    assert rates == pytest.approx([0.05] * 10)
+    (said,) = unfinished_warmups(Training(steps=10, full=Phase(warmup=2, cycles=50)), None)
+    assert "a warm-up of 2 steps in a cycle of 1 ends at 50%" in said
+
+
+def test_one_schedule_takes_phases_of_one_shape():
+    with pytest.raises(ConfigError, match=r"restart: .* delayed \(5, 'cosine', 1\) and full \(95, 'cosine', 1\)"):
+        Training(restart=False, delayed=Phase(warmup=5), full=Phase(warmup=95))
 
 
 def test_two_cycles_of_joint_training_have_the_rates_of_a_delay_of_half_the_steps():
@@ -96,7 +109,8 @@ def test_a_phase_that_ends_within_its_warm_up_is_named_and_no_other():
     assert sentence.startswith("training.delayed.warmup: a warm-up of 200 steps in a phase of 50 ends at 25%")
     late = unfinished_warmups(training, Delay(until=at_step(60)))
     assert [sentence.split(":")[0] for sentence in late] == ["training.delayed.warmup", "training.full.warmup"]
-    assert unfinished_warmups(replace(training, steps=300, restart=False), Delay(until=at_step(60))) == []
+    once = Training(steps=300, delayed=Phase(warmup=200), full=Phase(warmup=200), restart=False)
+    assert unfinished_warmups(once, Delay(until=at_step(60))) == []
     (cycle,) = unfinished_warmups(replace(training, full=replace(short, cycles=4)), None)
     assert "a warm-up of 40 steps in a cycle of 25 ends at 62%" in cycle
     unwarmed = replace(training, delayed=Phase(warmup=0), full=Phase(warmup=0))

@@ -13,6 +13,8 @@ from latebloom.results.record import RunRecord
 
 MOST_ROWS = 15
 """A longer table is folded."""
+MOST_IN_A_BROWSER = 2**53
+"""Whole numbers beyond this are rounded when a browser reads JSON."""
 ARMS_NOTE = "A dot: the mean over seeds, with its 95% bootstrap interval. A tick: one seed."
 CURVES_NOTE = (
     "A line a seed. Dashed upright lines: the step at which attention was let in. Accuracy is held out, and counts an "
@@ -176,7 +178,7 @@ def _run(run: RunRecord) -> str:
 def _config(run: RunRecord) -> str:
     """The configuration to read; where the command has it too, the page takes it from there when the run is opened."""
     start = run.command.find(run.config)
-    if start >= 0 and _indented(run.config) is not None:
+    if start >= 0 and _indented(run.config) is not None and run.seed <= MOST_IN_A_BROWSER:
         return f'<pre class="config" data-from="{start}" data-to="{start + len(run.config)}"></pre>'
     return f'<pre class="config">{escape(_indented(run.config) or run.config)}</pre>'
 

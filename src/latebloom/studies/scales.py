@@ -59,7 +59,7 @@ MANY_ARMS: dict[Scale, Size] = {
     ),
 }  # fmt: skip
 STATE_NOISE = 0.2
-"""The deviation with which recurrences become exact far beyond the training length."""
+"""The deviation that the studies try."""
 FIRST_TUNING_SEED = 1_000
 """Held-out seeds begin here; reported ones begin at 0."""
 

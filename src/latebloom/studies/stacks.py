@@ -86,7 +86,8 @@ def plan_waves(configs: Configs, folder: Path, fit: Callable[[RunConfig], int]) 
         shapes.setdefault(stack_key(config).hash, {})[name] = config
     for shape in shapes.values():
         names = list(shape)
-        at_once = 1 if len(names) == 1 else min(MOST_AT_ONCE, _fit_or_one(fit, shape[names[0]]))
+        largest = max(shape.values(), key=lambda config: config.training.state_noise)  # noise takes memory too
+        at_once = 1 if len(names) == 1 else min(MOST_AT_ONCE, _fit_or_one(fit, largest))
         count = -(-len(names) // at_once)
         even = -(-len(names) // count)  # 100 runs of which 60 fit: two waves of 50
         waves += [{name: shape[name] for name in names[i : i + even]} for i in range(0, len(names), even)]

@@ -29,7 +29,6 @@ def timing(scale: Scale) -> Plan:
 
 
 def _arms(size: Size, task: Task, rate: float) -> Iterator[Arm]:
-    # With noise on what is remembered, seeds are exact far out in most arms; without, their differences would be luck.
     run = disturbed(at_rate(base_config(size, task), rate))
     for percent in PERCENTS:
         yield Arm(f"at {percent}% ({rate:g})", delayed(run, at_fraction(percent / 100)))

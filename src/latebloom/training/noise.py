@@ -1,7 +1,7 @@
 """Noise on what recurrences remember while they are trained.
 
 A recurrence that is trained on short sequences may drift a little with every token and still be right; on long ones it
-is not. Disturbed at every token, it has to pull its states back to where they belong, and then does so at any length.
+is not. Disturbed at every token, it has to pull its states back to where they belong.
 
 Shapes: B sequences, T tokens, D width, N numbers a sequence.
 """
@@ -33,19 +33,19 @@ class StateNoise:
     ) -> Iterator[None]:
         """Within, the model's recurrences have the noise of batch `index` (B, T) of a seed, which is its own.
 
-        A deviation of 0.0 leaves them alone, and costs nothing; one that the device alone knows is a tensor.
+        A deviation of 0 leaves them alone, and costs nothing; one that the device alone knows is a tensor.
         """
-        if isinstance(deviation, float) and deviation == 0.0:
+        if not isinstance(deviation, Tensor) and deviation == 0:
             yield
             return
         sequences, tokens = shape
         rows = torch.arange(sequences, device=index.device)
         key = fold(seed, _NOISE, index)
-        for number, part in enumerate(self._parts):
-            width = part.norm.weight.shape[-1]
-            drawn = spread(key, rows, number, tokens * width).unflatten(1, (tokens, width))
-            part.noise = deviation * drawn
         try:
+            for number, part in enumerate(self._parts):
+                width = part.norm.weight.shape[-1]
+                drawn = spread(key, rows, number, tokens * width).unflatten(1, (tokens, width))
+                part.noise = deviation * drawn
             yield
         finally:
             for part in self._parts:

@@ -19,8 +19,8 @@ def rate_of_step(training: Training, delay: Delay | None, switch_step: int | Non
 
 def learning_rate(phase: Phase, step: int, steps: int) -> float:
     """The rate of step 0, 1, ... of a phase that lasts `steps` steps."""
-    each = steps // phase.cycles
-    cycle = min(step // max(1, each), phase.cycles - 1)
+    each = max(1, steps // phase.cycles)
+    cycle = min(step // each, phase.cycles - 1)
     step -= cycle * each
     steps = each if cycle < phase.cycles - 1 else steps - cycle * each
     if step < phase.warmup:
@@ -39,8 +39,8 @@ def unfinished_warmups(training: Training, delay: Delay | None) -> list[str]:
     if delay is not None and not training.restart:  # one schedule over both
         phases = [("delayed", training.delayed, training.steps)]
     for name, phase, length in phases:
-        steps = length // phase.cycles
-        if 0 < steps <= phase.warmup:
+        steps = max(1, length // phase.cycles)
+        if length > 0 and steps <= phase.warmup:
             field = f"training.{name}.warmup"
             where = f"a {'cycle' if phase.cycles > 1 else 'phase'} of {steps}"
             said.append(
