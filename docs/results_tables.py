@@ -226,7 +226,7 @@ def _against_replicate(panel: Panel) -> str:
         one = compare_arms(arm, "dat", panel.by_seed(arm, length), other.by_seed("dat", length))
         if one is not None:
             told.append(f"{arm} {points(one.difference).plain}")
-    return f"less `dat` run again among other runs, at {FAR}x: {', '.join(told)} points"
+    return f"against `dat` run once more, in a stack of other runs, at {FAR}x, in points: {', '.join(told)}"
 
 
 def _effects(panel: Panel) -> Table:

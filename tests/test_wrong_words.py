@@ -57,7 +57,14 @@ WRONG = {
         (*TRAIN, "steps=100"),
         "steps: there is no such field (value 100); did you mean ",
     ),
-    "lengths as words": (("evaluate", "run", "--lengths", "5", "10"), "Unrecognized options: 10; lengths are one word"),
+    "neither true nor false": (
+        (*TRAIN, "training.restart=maybe"),
+        'training.restart: "maybe" is not possible; it must be true or false',
+    ),
+    "lengths as words": (
+        ("evaluate", "run", "--lengths", "5", "10"),
+        "Unrecognized options: 10; give one run, and lengths as one word",
+    ),
     "lengths with a blank": (("evaluate", "run", "--lengths", "5 9"), "is not a whole number above 0; write for exa"),
     "an option without a value": (("train", "--recipe"), "--recipe takes a value, and none was given"),
     "no path": (("inspect",), "Missing from latebloom inspect: PATH (see latebloom inspect --help)"),

@@ -5,7 +5,7 @@ from itertools import islice
 
 WITH_CHANGES = ("train", "demo")
 HINTS = dict.fromkeys(WITH_CHANGES, "settings are written FIELD=VALUE, such as training.steps=100") | {
-    "evaluate": "lengths are one word, such as --lengths 25,50,100"
+    "evaluate": "give one run, and lengths as one word, such as --lengths 25,50,100"
 }
 
 

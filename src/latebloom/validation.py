@@ -75,6 +75,8 @@ def _sentence(kind: type, data: Any, path: str, detail: Any) -> str:
         case "dataclass_type" if field:
             inner = ", ".join(f.name for f in fields(here_kind))
             return f"{field}: {value} is not possible; it is made of fields, set as {field}.FIELD=VALUE: {inner}"
+        case "bool_parsing" | "bool_type":
+            return f"{field}: {value} is not possible; it must be true or false"
         case _:
             return f"{field or 'config'}: {value} is not possible; {message[0].lower()}{message[1:]}"
 

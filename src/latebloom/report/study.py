@@ -7,6 +7,7 @@ from pathlib import Path
 from latebloom.errors import ConfigError
 from latebloom.report.arms import arms_figure
 from latebloom.report.charts import save_chart
+from latebloom.report.differences import differences_table
 from latebloom.report.figures import accuracy_figure, answer_figures, curve_figures
 from latebloom.report.panel import Panel, comparisons, panels
 from latebloom.report.statistics import Comparison
@@ -37,6 +38,8 @@ def _section(name: str, panel: Panel, compared: list[Comparison]) -> Section:
         tables["compared"] = comparison_table(panel, compared)
     if (switches := switch_table(panel)) is not None:
         tables["switches"] = switches
+    if (differences := differences_table(panel)) is not None:
+        tables["differences"] = differences
     return Section(
         name=name,
         panel=panel,

@@ -98,6 +98,7 @@ def _add_section(page: Page, section: Section, studies: list[str]) -> None:
         ("reach", "Reach and cliff"),
         ("compared", "Arms compared"),
         ("switches", "When attention comes in"),
+        ("differences", "What the arms differ in"),
     ):
         if name in section.tables:
             table = section.tables[name]

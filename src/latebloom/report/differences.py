@@ -1,0 +1,65 @@
+"""What the arms of a study differ in: the settings of each that are not those of the first."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from latebloom.report.panel import Panel
+from latebloom.report.tables import EMPTY, Cell, Table
+
+Settings = dict[str, str]
+"""A configuration as `field: value`, fields named as one would set them."""
+
+
+def differences_table(panel: Panel) -> Table | None:
+    """A row an arm; None where no two arms have configurations that differ."""
+    configs = {arm: found for arm in panel.arms if (found := _settings(panel, arm))}
+    if len(configs) < 2:
+        return None
+    first = next(iter(configs))
+    rows = []
+    for arm in panel.arms:
+        changed = {} if arm == first or arm not in configs else _changed(configs[arm], configs[first], configs)
+        said = ", ".join(f"{name}={value}" for name, value in changed.items())
+        rows.append((Cell(arm), Cell(said) if said else EMPTY))
+    if all(said is EMPTY for _, said in rows):
+        return None
+    return Table(
+        title=f"What the arms differ in: {panel.title}",
+        head=("arm", f"set differently than in {first}"),
+        rows=tuple(rows),
+        note="As one would write it behind latebloom train; all else is the same, but for the seed.",
+        names=2,
+    )
+
+
+def _settings(panel: Panel, arm: str) -> Settings:
+    """The settings of an arm, all but the seed; none if its configuration is not JSON."""
+    run = next((run for run in panel.runs if run.arm == arm), None)
+    try:
+        config = json.loads(run.config) if run is not None else None
+    except ValueError:
+        return {}
+    return dict(_flat(config)) if isinstance(config, dict) else {}
+
+
+def _flat(data: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from _flat(value, f"{prefix}{key}.")
+    elif prefix != "seed.":
+        yield prefix[:-1], data if isinstance(data, str) else json.dumps(data)
+
+
+def _changed(mine: Settings, first: Settings, configs: dict[str, Settings]) -> Settings:
+    return {name: value for name, value in mine.items() if value != _expected(name, first, configs)}
+
+
+def _expected(name: str, first: Settings, configs: dict[str, Settings]) -> str | None:
+    """The value of the first arm; where it was run before there was such a setting, what most of the others have."""
+    # A part that is null in one and made of fields in the other, as the delay is, is a difference.
+    if name in first or any(f"{name}.".startswith(f"{one}.") or one.startswith(f"{name}.") for one in first):
+        return first.get(name)
+    values = Counter(config[name] for config in configs.values() if name in config)
+    return min(values, key=lambda value: (-values[value], value))

@@ -1,0 +1,52 @@
+"""What the arms of a study differ in, from their configurations alone."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from synthetic import evaluation, record
+
+from latebloom.report.differences import differences_table
+from latebloom.report.panel import panels
+
+DELAY = {"until": {"name": "at_step", "step": 5}, "hold": "bypass"}
+BASE = {"delay": None, "training": {"steps": 10, "weigh": "answers"}, "seed": 0}
+
+
+def rows_of(**configs):
+    """The table's rows as texts, for arms with these configurations."""
+    seen = evaluation({25: 1.0, 75: 0.5})
+    runs = [replace(record(arm, 0, seen), config=text) for arm, text in configs.items()]
+    (panel,) = panels(runs)
+    table = differences_table(panel)
+    return None if table is None else {name.text: said.text for name, said in table.rows}
+
+
+def changed(**training):
+    return json.dumps(BASE | {"training": BASE["training"] | training})
+
+
+def test_each_arm_has_what_is_set_differently_than_in_the_first_and_the_seed_is_no_difference():
+    rows = rows_of(joint=changed(), longer=changed(steps=20), other=json.dumps(BASE | {"seed": 7}))
+    assert rows == {"joint": "–", "longer": "training.steps=20", "other": "–"}
+
+
+@pytest.mark.parametrize("delayed_first", [False, True])
+def test_a_part_that_one_arm_has_and_another_has_not_is_a_difference(delayed_first):
+    joint, dat = changed(), json.dumps(BASE | {"delay": DELAY})
+    if delayed_first:
+        assert rows_of(dat=dat, joint=joint) == {"dat": "–", "joint": "delay=null"}
+    else:
+        said = "delay.until.name=at_step, delay.until.step=5, delay.hold=bypass"
+        assert rows_of(joint=joint, dat=dat) == {"joint": "–", "dat": said}
+
+
+def test_a_setting_that_the_first_was_run_before_is_set_against_what_most_others_have():
+    rows = rows_of(old=changed(), new=changed(noise=0.0), noisy=changed(noise=0.2))
+    assert rows == {"old": "–", "new": "–", "noisy": "training.noise=0.2"}
+
+
+def test_without_two_configurations_that_differ_there_is_no_table():
+    assert rows_of(joint=changed(), other=changed()) is None
+    assert rows_of(joint=changed()) is None
+    assert rows_of(joint=changed(), other="no JSON") is None
