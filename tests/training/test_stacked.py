@@ -39,12 +39,9 @@ def different_runs(small: RunConfig) -> dict[str, RunConfig]:
     return {
         "delayed": replace(small, seed=1),
         "the same": replace(small, seed=2),
-        "joint": replace(small, delay=None, seed=3),
+        "joint": with_training(replace(small, delay=None, seed=3), full=replace(small.training.full, cycles=2)),
         "another rate": with_training(replace(small, seed=4), full=slow, recurrence_factor=0.5, attention_factor=2.0),
-        "one schedule": with_training(replace(small, seed=9), restart=False),
-        "two cycles": with_training(replace(small, delay=None, seed=10), full=replace(slow, cycles=2)),
-        "disturbed": with_training(replace(small, seed=11), state_noise=0.1),
-        "weighed by position": with_training(replace(small, seed=12), weigh="positions"),
+        "another way": with_training(replace(small, seed=9), restart=False, state_noise=0.1, weigh="positions"),
         "later": replace(small, seed=5, delay=replace(delay, until=at_step(60), withhold=())),
         "frozen": replace(small, seed=6, delay=Delay(until=at_step(30), hold="freeze")),
         "ramp": replace(small, seed=7, delay=Delay(until=at_step(20), hold="ramp", ramp_steps=30)),
@@ -52,7 +49,7 @@ def different_runs(small: RunConfig) -> dict[str, RunConfig]:
     }
 
 
-@pytest.mark.parametrize("settings", [{}, {"weigh": "answers"}, {"weigh": "positions", "state_noise": 0.1}])
+@pytest.mark.parametrize("settings", [{}, {"weigh": "positions", "state_noise": 0.1}])
 def test_stacked_runs_follow_their_standalone_runs(small, settings):
     configs = [with_training(config, **settings) for config in different_runs(small).values()]
     stack, alone = StackedTrainer(configs, CPU), [Trainer(config, CPU) for config in configs]
