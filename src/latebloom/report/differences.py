@@ -2,11 +2,10 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
 
 from latebloom.report.panel import Panel
 from latebloom.report.tables import EMPTY, Cell, Table
+from latebloom.results.settings import flat
 
 Settings = dict[str, str]
 """A configuration as `field: value`, fields named as one would set them."""
@@ -41,15 +40,10 @@ def _settings(panel: Panel, arm: str) -> Settings:
         config = json.loads(run.config) if run is not None else None
     except ValueError:
         return {}
-    return dict(_flat(config)) if isinstance(config, dict) else {}
-
-
-def _flat(data: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(data, dict):
-        for key, value in data.items():
-            yield from _flat(value, f"{prefix}{key}.")
-    elif prefix != "seed.":
-        yield prefix[:-1], data if isinstance(data, str) else json.dumps(data)
+    if not isinstance(config, dict):
+        return {}
+    named = (setting for setting in flat(config) if setting[0] != "seed")
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in named}
 
 
 def _changed(mine: Settings, first: Settings, configs: dict[str, Settings]) -> Settings:

@@ -18,6 +18,7 @@ from latebloom.errors import CheckpointError, ConfigError, LatebloomError
 from latebloom.evaluation.result import Evaluation
 from latebloom.results.collect import StudyRun, collect
 from latebloom.results.file import write_results
+from latebloom.results.settings import flat
 from latebloom.studies.plan import Arm, Plan
 from latebloom.training.checkpoint import write_json
 from latebloom.training.folder import RunFolder
@@ -138,14 +139,6 @@ def _score(runs: list[StudyRun]) -> float | None:
 
 def changes(first: RunConfig, other: RunConfig) -> dict[str, Any]:
     """The fields in which a configuration differs from another, as `field=value` names them."""
-
-    def flat(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-        if isinstance(data, dict):
-            for key, value in data.items():
-                yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix[:-1], data
-
     one, two = dict(flat(first.to_json())), dict(flat(other.to_json()))
     return {name: value for name, value in two.items() if one.get(name) != value}
 
