@@ -76,6 +76,12 @@ def paper_in_short() -> str:
     return f"{as_markdown(accuracy_table(panel))}\n{_exact(panel)} {_ahead(panel, 'dat', 'joint')}"
 
 
+def paper_before() -> str:
+    """The study's earlier form, in short."""
+    (panel,) = read("paper-width-128")
+    return f"> {_exact(panel)} {_ahead(panel, 'dat', 'joint')}"
+
+
 def _exact(panel: Panel) -> str:
     """How many seeds hold near, and are exact near and far."""
     held, exact = [], []
@@ -312,6 +318,7 @@ def main() -> None:
         image = ROOT / "docs" / "images" / f"{study}.svg"
         write_or_check(results_of(study), PAGE, text(), image, partial(draw, study, image))
     write_or_check(results_of("paper-tuning"), PAGE, tuning())
+    write_or_check(results_of("paper-width-128"), PAGE, paper_before())
     write_or_check(results_of("paper"), README, paper_in_short())
     write_or_check_report()
 
