@@ -48,7 +48,7 @@ def lstm_loop(x: Tensor, weights: Weights, hidden: Tensor, memory: Tensor, noise
     return torch.stack(outputs, dim=-2), hidden, memory
 
 
-def _single(x: Tensor, *rest: Tensor) -> Outcome:
+def _single(x: Tensor, *rest: Any) -> Outcome:
     *weights, hidden, memory, noise = rest
     if noise is None:
         return _library(x, weights, hidden, memory)
@@ -66,7 +66,7 @@ def _library(x: Tensor, weights: list[Tensor], hidden: Tensor, memory: Tensor) -
     return outputs, hidden[0], memory[0]
 
 
-def _stacked(x: Tensor, *rest: Tensor) -> Outcome:
+def _stacked(x: Tensor, *rest: Any) -> Outcome:
     *weights, hidden, memory, noise = rest
     return stacked_lstm(x, Weights(*weights), hidden, memory, noise)
 
@@ -75,7 +75,8 @@ _lstm = stackable(_single, _stacked)
 
 
 def lstm(x: Tensor, weights: Weights, hidden: Tensor, memory: Tensor, noise: Tensor | None = None) -> Outcome:
-    """What `lstm_loop` computes: by oneDNN or cuDNN for one model, by a kernel of our own for stacked ones on a GPU."""
+    """What `lstm_loop` computes: by oneDNN or cuDNN for one model, which know no noise; by a kernel of our own for
+    stacked ones on a GPU, and there for one with noise."""
     return _lstm(x, *weights, hidden, memory, noise)
 
 

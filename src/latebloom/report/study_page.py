@@ -171,7 +171,8 @@ def _run(run: RunRecord) -> str:
         f'<details class="run"><summary><b>{escape(run.arm)}</b><span>{escape(run.study)}</span>'
         f"<span>{escape(run.task)}</span>{summary}</summary>"
         f'<p class="note">{escape(about)}</p>'
-        f'<button class="copy" type="button">Copy the command</button><pre class="command">{escape(run.command)}</pre>'
+        '<button class="copy" type="button">Copy the command</button>'
+        f'<pre class="command">{escape(run.command, quote=False)}</pre>'
         f"{_config(run)}</details>"
     )
 

@@ -108,9 +108,9 @@ def delayed(config: RunConfig, until: Trigger | None = None, **settings: Any) ->
     return replace(config, delay=Delay(until=until or at_step(config.training.steps // 2), **settings))
 
 
-def disturbed(config: RunConfig, deviation: float = STATE_NOISE) -> RunConfig:
+def disturbed(config: RunConfig) -> RunConfig:
     """The run with noise on what its recurrences remember."""
-    return replace(config, training=replace(config.training, state_noise=deviation))
+    return replace(config, training=replace(config.training, state_noise=STATE_NOISE))
 
 
 def at_rate(config: RunConfig, rate: float, after: float | None = None) -> RunConfig:

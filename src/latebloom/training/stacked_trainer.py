@@ -118,8 +118,8 @@ class StackedTrainer:
         # What a step reads of each run: rates of the roles, steps of the roles, gate, deviation of the noise, whether
         # positions are weighed, and which answers are asked.
         roles = len(self.stack.roles)
-        self._parts = [roles, roles, 1, 1, 1, len(task.answers)]
-        self._controls = torch.zeros(len(configs), sum(self._parts), device=device)
+        self._control_sizes = [roles, roles, 1, 1, 1, len(task.answers)]
+        self._controls = torch.zeros(len(configs), sum(self._control_sizes), device=device)
         self._named = ["loss", "gradient_norm", *(f"loss_{name}" for name in task.answers)]
         self._sums = torch.zeros(len(configs), len(self._named), device=device)
         self._first_bad = torch.full((len(configs),), -1, dtype=torch.int64, device=device)
@@ -181,7 +181,7 @@ class StackedTrainer:
     def _device_step(self, length: int, variant: str, size: int) -> None:
         """One step of all runs; reads and writes tensors that stay in place, and never waits for the device."""
         task, training, stack = self.shared.task, self.shared.training, self.stack
-        rates, counts, gates, deviations, by_positions, asked = self._controls.split(self._parts, dim=1)
+        rates, counts, gates, deviations, by_positions, asked = self._controls.split(self._control_sizes, dim=1)
         withheld = self.members[0].withheld if variant == "out" else ()
 
         def one(

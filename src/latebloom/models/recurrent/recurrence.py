@@ -3,13 +3,13 @@
 Shapes: B sequences, T tokens, D width.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Any
 
 from torch import Tensor, nn
 
 
-class Recurrence(nn.Module):
+class Recurrence(nn.Module, ABC):
     """Maps a sequence to a sequence and carries a state."""
 
     @abstractmethod
