@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -49,6 +50,39 @@ def test_every_arm_is_trained_with_every_seed_and_its_best_choice(plan, tmp_path
     assert {r.config_hash for r in records if r.arm == "tuned"} == {replace(best, seed=s).hash for s in (0, 1)}
     tuning = read_results([tmp_path / "tuning.parquet"])
     assert {(r.arm, r.seed) for r in tuning} == {("tuned, choice 0", 9), ("tuned, choice 1", 9)}
+
+
+def test_the_best_choices_go_on_to_a_second_round_and_one_of_them_is_chosen(plan, tmp_path):
+    _, tuned = plan.arms
+    hopeless, quick = tuned.choices
+    faster = replace(quick, training=replace(quick.training, full=replace(quick.training.full, learning_rate=1e-2)))
+    arms = [replace(tuned, choices=(quick, hopeless, faster))]
+    plan = Plan(arms, seeds=(0,), tuning_seeds=(9,), second_round=(10, 11), finalists=2)
+    assert plan.tuning_count == 3 * 1 + 2 * 2
+    asked = []
+
+    def runner(configs, folder):
+        asked.append(list(configs))
+        return in_turn(configs, folder)
+
+    outcome = execute("mine", plan, tmp_path, runner)
+    assert [len(names) for names in asked] == [3, 7, 1]
+
+    def beyond(record):  # what the choice is made by, from the results file alone
+        lengths = [length for length in record.evaluation.lengths if length > record.training_length]
+        return mean(record.evaluation.accuracy(length) for length in lengths)
+
+    by_choice = {}
+    for record in read_results([tmp_path / "tuning.parquet"]):
+        by_choice.setdefault(int(record.arm[-1]), {})[record.seed] = beyond(record)
+    finalists = sorted(range(3), key=lambda k: -by_choice[k][9])[:2]
+    assert {k: list(seeds) for k, seeds in by_choice.items()} == {
+        k: [9, 10, 11] if k in finalists else [9] for k in range(3)
+    }
+    best = max(finalists, key=lambda k: mean(by_choice[k].values()))
+    (record,) = read_results([outcome.results])
+    assert record.config_hash == replace(arms[0].choices[best], seed=0).hash
+    assert json.loads((tmp_path / "choices.json").read_text())[0]["chosen"] == best
 
 
 def test_a_choice_stands_once_a_run_was_begun_with_it(plan, tmp_path):

@@ -87,6 +87,12 @@ def test_choices_are_made_on_seeds_that_are_not_reported(tiny):
         Plan([arm], range(3))
     with pytest.raises(ConfigError, match="on seeds that the study does not report"):
         Plan([arm], range(3), tuning_seeds=[2, 3])
+    with pytest.raises(ConfigError, match="second_round: a choice is made on seeds that the study does not report"):
+        Plan([arm], range(3), tuning_seeds=[9], second_round=[2])
+    with pytest.raises(ConfigError, match="second_round: its seeds are other ones than tuning_seeds"):
+        Plan([arm], range(3), tuning_seeds=[9], second_round=[9, 10])
+    with pytest.raises(ConfigError, match="finalists"):
+        Plan([arm], range(3), tuning_seeds=[9], second_round=[10], finalists=0)
 
 
 def test_an_arm_can_have_seeds_of_its_own(tiny):

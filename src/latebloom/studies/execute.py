@@ -43,6 +43,9 @@ def execute(name: str, plan: Plan, out: Path, runner: Runner) -> StudyOutcome:
         tuning = _tuning_runs(name, plan, out)
         if tuning:
             failures |= _train(tuning, out, runner, out / "tuning.parquet")
+        if plan.second_round:
+            tuning += _second_round(name, plan, out, tuning)
+            failures |= _train(tuning, out, runner, out / "tuning.parquet")
         runs = _final_runs(name, plan, out, tuning, failures)
         failures |= _train(runs, out, runner, out / "results.parquet")
         return StudyOutcome(out / "results.parquet", failures)
@@ -64,14 +67,34 @@ def _within(folder: Path, out: Path) -> str:
 
 def _tuning_runs(name: str, plan: Plan, out: Path) -> list[StudyRun]:
     """Every choice of every arm on the held-out seeds; the results call it `arm, choice K`."""
-    runs = []
-    for arm, place in _places(plan, out / "tuning"):
-        for k, choice in enumerate(arm.choices):
-            for seed in plan.tuning_seeds:
-                folder = place / f"choice-{k}" / f"seed-{seed}"
-                called = f"{arm.name}, choice {k}"
-                runs.append(StudyRun(f"{name}, tuning", arm.task, called, replace(choice, seed=seed), folder))
-    return runs
+    return [
+        _tuning_run(name, arm, place, k, seed)
+        for arm, place in _places(plan, out / "tuning")
+        for k in range(len(arm.choices))
+        for seed in plan.tuning_seeds
+    ]
+
+
+def _second_round(name: str, plan: Plan, out: Path, first: list[StudyRun]) -> list[StudyRun]:
+    """The best choices of every arm on more held-out seeds."""
+    return [
+        _tuning_run(name, arm, place, k, seed)
+        for arm, place in _places(plan, out / "tuning")
+        for k in _best([_score(runs) for runs in _by_choice(arm, first)], plan.finalists)
+        for seed in plan.second_round
+    ]
+
+
+def _tuning_run(name: str, arm: Arm, place: Path, k: int, seed: int) -> StudyRun:
+    folder = place / f"choice-{k}" / f"seed-{seed}"
+    config = replace(arm.choices[k], seed=seed)
+    return StudyRun(f"{name}, tuning", arm.task, f"{arm.name}, choice {k}", config, folder)
+
+
+def _best(scores: list[float | None], count: int) -> list[int]:
+    """Which have the highest scores, the best first; those without one are none of them."""
+    scored = {k: score for k, score in enumerate(scores) if score is not None}
+    return sorted(scored, key=lambda k: -scored[k])[:count]
 
 
 def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failures: dict[str, str]) -> list[StudyRun]:
@@ -80,14 +103,18 @@ def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failur
     for arm, place in _places(plan, out):
         config = arm.config
         if arm.choices:
-            scores = [_score(run_set) for run_set in _by_choice(arm, tuning)]
-            if all(score is None for score in scores):
-                tried = (out / "tuning" / _within(place, out)).as_posix()
-                reasons = [why for run, why in failures.items() if (out / run).is_relative_to(tried)]
+            tried = _by_choice(arm, tuning)
+            scores = [_score(run_set) for run_set in tried]
+            # Where there was a second round, only those that were in it have been tried enough.
+            most = max(len(run_set) for run_set in tried)
+            among = [score if len(run_set) == most else None for score, run_set in zip(scores, tried, strict=True)]
+            if not _best(among, 1):
+                folder = out / "tuning" / _within(place, out)
+                reasons = [why for run, why in failures.items() if (out / run).is_relative_to(folder)]
                 raise LatebloomError(f"every choice of arm {arm.name} on {arm.task} failed: {'; '.join(reasons)}")
             best = _begun(arm, place, plan)
             if best is None:
-                best = max(range(len(scores)), key=lambda k: -1.0 if (score := scores[k]) is None else score)
+                (best,) = _best(among, 1)
             config = arm.choices[best]
             told.append(
                 {
@@ -172,6 +199,7 @@ def _claimed(out: Path, name: str, plan: Plan) -> Iterator[None]:
             "study": name,
             "seeds": list(plan.seeds),
             "tuning_seeds": list(plan.tuning_seeds),
+            **({"second_round": list(plan.second_round), "finalists": plan.finalists} if plan.second_round else {}),
             "arms": [
                 {"task": arm.task, "arm": arm.name, "config": arm.config.hash, "choices": [c.hash for c in arm.choices]}
                 | ({"seeds": list(arm.seeds)} if arm.seeds else {})

@@ -16,7 +16,7 @@ from latebloom.studies.scales import (
     composite,
     delayed,
     disturbed,
-    tuning_seeds,
+    held_out,
 )
 from latebloom.tasks import ModularSum, Recall, Task
 
@@ -33,7 +33,7 @@ def paper(scale: Scale) -> Plan:
         *_arms(alone, Recall(keys=512), fewer),
         *_arms(size, composite()),
     ]
-    return Plan(arms, range(size.seeds), tuning_seeds(size))
+    return Plan(arms, range(size.seeds), **held_out(size), finalists=2 if scale == "tiny" else 4)
 
 
 def _arms(size: Size, task: Task, seeds: Sequence[int] = ()) -> list[Arm]:

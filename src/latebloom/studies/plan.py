@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from latebloom.config import RunConfig
-from latebloom.errors import ConfigError, unknown
+from latebloom.errors import ConfigError, require, unknown
 
 Scale = Literal["tiny", "paper", "large"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -51,6 +51,11 @@ class Plan:
     arms: Sequence[Arm]
     seeds: Sequence[int]
     tuning_seeds: Sequence[int] = ()
+    """On which every choice of an arm is tried."""
+    second_round: Sequence[int] = ()
+    """More held-out seeds, on which the best of them are tried: the best of many on few seeds is often a lucky one."""
+    finalists: int = 4
+    """How many of an arm's choices go on to the second round, if there is one."""
 
     def __post_init__(self) -> None:
         if not self.arms or not self.seeds:
@@ -65,9 +70,15 @@ class Plan:
             double = next(name for name in names if names.count(name) > 1)
             raise ConfigError(f"two arms of a study are called {double[1]} in {double[0]}; each name stands for one")
         reported = [(self.seeds, "seeds"), *((arm.seeds, f"arm {arm.name}: seeds") for arm in self.arms)]
-        if any(set(seeds) & set(self.tuning_seeds) for seeds, _ in reported):
-            raise ConfigError("tuning_seeds: a choice is made on seeds that the study does not report")
-        for seeds, what in (*reported, (self.tuning_seeds, "tuning_seeds")):
+        held_out = [(self.tuning_seeds, "tuning_seeds"), (self.second_round, "second_round")]
+        for kept, what in held_out:
+            if any(set(seeds) & set(kept) for seeds, _ in reported):
+                raise ConfigError(f"{what}: a choice is made on seeds that the study does not report")
+        if set(self.tuning_seeds) & set(self.second_round):
+            raise ConfigError("second_round: its seeds are other ones than tuning_seeds")
+        if self.second_round:
+            require(self.finalists >= 1, "finalists", self.finalists, "1 or more")
+        for seeds, what in (*reported, *held_out):
             if len(set(seeds)) != len(seeds):
                 raise ConfigError(f"{what}: a seed is there twice; each is one run")
 
@@ -83,7 +94,8 @@ class Plan:
     @property
     def tuning_count(self) -> int:
         """How many runs are made to choose settings."""
-        return sum(len(arm.choices) for arm in self.arms) * len(self.tuning_seeds)
+        first = sum(len(arm.choices) for arm in self.arms) * len(self.tuning_seeds)
+        return first + sum(min(self.finalists, len(arm.choices)) for arm in self.arms) * len(self.second_round)
 
 
 Study = Callable[[Scale], Plan]

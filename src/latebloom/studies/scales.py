@@ -20,6 +20,8 @@ class Size:
     """Of each arm."""
     tuning_seeds: int
     """Held out, to choose each arm's settings on."""
+    second_round: int
+    """More of them, on which the best settings of each arm are tried."""
     steps: int
     width: int
     batch: int
@@ -34,15 +36,15 @@ TO_THREE, TO_SIXTEEN = (1, 2, 3), (0.4, 1, 1.2, 1.4, 2, 3, 4, 6, 8, 16)
 
 SIZES: dict[Scale, Size] = {
     "tiny": Size(
-        seeds=2, tuning_seeds=1, steps=60, width=16, batch=16,
+        seeds=2, tuning_seeds=1, second_round=1, steps=60, width=16, batch=16,
         rates=(3e-3, 6e-3), multiples=TO_THREE, sequences=64,
     ),
     "paper": Size(
-        seeds=20, tuning_seeds=2, steps=20_000, width=64, batch=64,
+        seeds=20, tuning_seeds=2, second_round=6, steps=20_000, width=64, batch=64,
         rates=(1e-3, 3e-3, 6e-3, 1.2e-2), multiples=TO_SIXTEEN, sequences=1024,
     ),
     "large": Size(
-        seeds=20, tuning_seeds=3, steps=40_000, width=256, batch=128,
+        seeds=20, tuning_seeds=3, second_round=6, steps=40_000, width=256, batch=128,
         rates=(5e-4, 1e-3, 2e-3, 4e-3), multiples=TO_SIXTEEN, sequences=2048,
     ),
 }  # fmt: skip
@@ -50,11 +52,11 @@ SIZES: dict[Scale, Size] = {
 MANY_ARMS: dict[Scale, Size] = {
     "tiny": SIZES["tiny"],
     "paper": Size(
-        seeds=10, tuning_seeds=0, steps=10_000, width=64, batch=64,
+        seeds=10, tuning_seeds=0, second_round=0, steps=10_000, width=64, batch=64,
         rates=(6e-3, 1.2e-2), multiples=TO_SIXTEEN, sequences=1024,
     ),
     "large": Size(
-        seeds=20, tuning_seeds=0, steps=20_000, width=128, batch=64,
+        seeds=20, tuning_seeds=0, second_round=0, steps=20_000, width=128, batch=64,
         rates=(2e-3, 4e-3), multiples=TO_SIXTEEN, sequences=2048,
     ),
 }  # fmt: skip
@@ -70,8 +72,13 @@ def middle_rates(size: Size) -> tuple[float, float]:
     return size.rates[middle - 1], size.rates[middle]
 
 
-def tuning_seeds(size: Size) -> range:
-    return range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + size.tuning_seeds)
+def held_out(size: Size) -> dict[str, range]:
+    """The seeds on which a plan chooses, in two rounds."""
+    second = FIRST_TUNING_SEED + size.tuning_seeds
+    return {
+        "tuning_seeds": range(FIRST_TUNING_SEED, second),
+        "second_round": range(second, second + size.second_round),
+    }
 
 
 ATTENTION: dict[str, Any] = {"look_back": True, "zero_output": True}
