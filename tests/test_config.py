@@ -110,7 +110,7 @@ MISTAKES = {
     "task.name=foo": "task.name: \"foo\" is not known; choices: 'composite', 'modular_sum', 'recall'",
     "task.order=zig": "task.order: \"zig\" is not possible; input should be 'digits-first', 'pairs-first'",
     "task.keys=5": "training.length: 25 takes task.keys of 12 or more; this task has 5, enough for a length of 11",
-    "delay.hold=foo": "delay.hold: \"foo\" is not possible; input should be 'bypass', 'freeze' or 'ramp'",
+    "delay.hold=foo": "delay.hold: \"foo\" is not possible; input should be 'bypass', 'freeze', 'ramp' or 'none'",
     "delay.hold=ramp": "delay.ramp_steps: 0 is not possible; it must be 1 or more with hold ramp",
     "delay.until.latest=15000": "delay.until: the switch at step 15000 is not before the last step 15000; choose",
     "delay.until.name=at_step": "delay.until.step: this field is needed and was not given",
@@ -189,7 +189,7 @@ MADE_IN_PYTHON = {
     "delay: AtStep(name='at_step', step=5) is not possible; it must be a Delay or None": lambda: RunConfig(
         delay=at_step(5)  # type: ignore[arg-type]
     ),
-    "hold: 'skip' is not known; choices: bypass, freeze, ramp": lambda: Delay(until=at_step(5), hold="skip"),  # type: ignore[arg-type]
+    "hold: 'skip' is not known; choices: bypass, freeze, ramp, none": lambda: Delay(until=at_step(5), hold="skip"),  # type: ignore[arg-type]
 }
 
 

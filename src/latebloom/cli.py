@@ -112,9 +112,10 @@ def train(
         say(console, f"{folder} is finished already; this is what it holds.")
     console.print(answer_table(trained.evaluation))
     if trained.switch_step is not None and chosen.delay is not None:
-        untrained = chosen.delay.hold == "bypass" and not chosen.model.attention.zero_output
+        hold = chosen.delay.hold
+        untrained = hold == "bypass" and not chosen.model.attention.zero_output
         reason, withheld = trained.result["switch_reason"], chosen.delay.withhold
-        say(console, describe_switch(trained.switch_step, reason, untrained=untrained, withheld=withheld))
+        say(console, describe_switch(trained.switch_step, reason, hold=hold, untrained=untrained, withheld=withheld))
     say(console, describe("The model", trained.evaluation))
     say(console, f"Everything is in {folder}")
 

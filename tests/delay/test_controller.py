@@ -109,6 +109,37 @@ def test_attention_does_not_move_a_bit_during_the_delay_and_moves_after_it(hold,
         assert not torch.equal(parameter, before[name]), name
 
 
+@pytest.mark.parametrize("kind", ["adamw", "adamw-fused", "sgd-momentum"])
+@pytest.mark.parametrize("automatic", [False, True])
+def test_with_hold_none_training_is_the_same_bit_for_bit_as_without_a_delay(kind, automatic):
+    """On both sides of the switch: nothing is held, and nothing begins anew."""
+    weights = []
+    for compared in (True, False):
+        model = build()
+        optimizer = optimizers(model)[kind]
+        if compared:
+            delay = DelayedAttention(model, optimizer, until=at_step(3), hold="none", automatic=automatic)
+            assert delay.holding
+            assert not delay.untrained
+            assert "in from the start, for comparison" in repr(delay)
+        torch.manual_seed(1)
+        for _ in range(6):
+            tokens = torch.randint(20, (4, 9))
+            nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+            if compared and not automatic:
+                delay.before_step()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            if compared and not automatic:
+                delay.after_step()
+        if compared:
+            assert delay.switch_step == 3
+        weights.append(snapshot(dict(model.named_parameters())))
+    for name, value in weights[0].items():
+        assert torch.equal(value, weights[1][name]), name
+
+
 def test_a_frozen_attention_still_carries_gradients_to_what_stands_before_it():
     """Freeze is not bypass: the output depends on attention, and so do the gradients below it."""
     tokens = torch.randint(20, (4, 9))

@@ -169,8 +169,12 @@ def test_a_run_in_a_sentence(seen, words):
     ],
 )
 def test_the_switch_in_a_sentence_says_why_the_loss_jumps(untrained, withheld, why):
-    said = describe_switch(900, "step 900 was reached", untrained=untrained, withheld=withheld)
+    said = describe_switch(900, "step 900 was reached", hold="bypass", untrained=untrained, withheld=withheld)
     assert said == f"Attention was let in at step 900: step 900 was reached.{why}"
+    said = describe_switch(900, "step 900 was reached", hold="none", untrained=False, withheld=("recall",))
+    assert said.startswith(
+        "Attention was in from the start; the switch was at step 900: step 900 was reached. The loss"
+    )
 
 
 HOSTILE = "</script><script>document.title='owned'</script>"

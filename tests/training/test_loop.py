@@ -205,7 +205,7 @@ def test_when_beyond_is_measured_on_held_out_sequences_and_recorded(tiny, tmp_pa
     assert "for 2 checks in a row at 0.01 or more" in trained.result["switch_reason"]
 
 
-@pytest.mark.parametrize("hold", ["freeze", "ramp"])
+@pytest.mark.parametrize("hold", ["freeze", "ramp", "none"])
 def test_the_other_ways_to_hold_attention_back_run_too(tiny, tmp_path, hold):
     delay = replace(tiny.delay, hold=hold, ramp_steps=5 if hold == "ramp" else 0)
     trained = run(replace(tiny, delay=delay), tmp_path)

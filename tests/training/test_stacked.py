@@ -44,6 +44,7 @@ def different_runs(small: RunConfig) -> dict[str, RunConfig]:
         "another way": with_training(replace(small, seed=9), restart=False, state_noise=0.1, weigh="positions"),
         "later": replace(small, seed=5, delay=replace(delay, until=at_step(60), withhold=())),
         "frozen": replace(small, seed=6, delay=Delay(until=at_step(30), hold="freeze")),
+        "asked later": replace(small, seed=10, delay=replace(delay, until=at_step(40), hold="none")),
         "ramp": replace(small, seed=7, delay=Delay(until=at_step(20), hold="ramp", ramp_steps=30)),
         "looking": replace(small, seed=8, delay=Delay(until=when_beyond(0.2, latest=50, every=7, multiple=2))),
     }
@@ -76,7 +77,7 @@ def test_attention_that_is_held_back_does_not_move_by_a_bit_in_a_stack(small):
     for _ in range(15):
         stack.advance()
     for i, member in enumerate(stack.members):
-        held = member.holding
+        held = member.holding and member.config.delay.hold != "none"
         assert torch.equal(stack.stack.flat[i, start:], first[i]) == held, member.config
 
 

@@ -19,11 +19,12 @@ from latebloom.delay.place import find_norm_after
 from latebloom.delay.triggers import Moment, Trigger, WhenBeyond
 from latebloom.errors import ConfigError, require, unknown
 
-Hold = Literal["bypass", "freeze", "ramp"]
+Hold = Literal["bypass", "freeze", "ramp", "none"]
 HOLDS: dict[str, str] = {
     "bypass": "attention is left out of the stream until the switch",
     "freeze": "attention stands at its first weights and is not trained until the switch",
     "ramp": "attention is left out until the switch, then let in by a gate that rises from 0 to 1",
+    "none": "attention is in and trained from the start, for comparison: all else of a delay is as it would be",
 }
 
 _delayed_models: WeakSet[nn.Module] = WeakSet()
@@ -95,10 +96,15 @@ class DelayedAttention:
         return self.switch_step is None
 
     @property
+    def untrained(self) -> bool:
+        """True while attention's parameters do not move."""
+        return self.holding and self.hold != "none"
+
+    @property
     def gate(self) -> float:
         """How far attention is let in, from 0 to 1."""
         if self.switch_step is None:
-            return 1.0 if self.hold == "freeze" else 0.0
+            return gate_while_held(self.hold)
         if self.hold == "ramp":
             return min(1.0, (self.step - self.switch_step + 1) / self.ramp_steps)
         return 1.0
@@ -117,7 +123,7 @@ class DelayedAttention:
 
     def before_step(self) -> None:
         """Drop the gradients that are held back; by hand, call it before clipping and the optimizer's step."""
-        if self.holding:
+        if self.untrained:
             # A gradient of zero would not do: weight decay and momentum move a parameter that has one.
             for parameter in self._parameters.values():
                 parameter.grad = None
@@ -181,7 +187,7 @@ class DelayedAttention:
         self._handles.append(optimizer.register_step_post_hook(lambda *_: self._after_optimizer()))
 
     def _drop(self, parameter: Tensor) -> None:
-        if self.holding:
+        if self.untrained:
             parameter.grad = None
 
     def _after_optimizer(self) -> None:
@@ -201,8 +207,9 @@ class DelayedAttention:
             self._reports = []
             self.switch_reason = self.until.decide(moment, self._memory)
             if self.switch_reason is not None:
+                if self.untrained:
+                    self._forget_optimizer_state()
                 self.switch_step = self.step
-                self._forget_optimizer_state()
                 switched = True
         self._set_gates()
         return switched
@@ -225,6 +232,8 @@ class DelayedAttention:
     def __repr__(self) -> str:
         count = sum(parameter.numel() for parameter in self._parameters.values())
         now = f"let in at step {self.switch_step}" if not self.holding else f"held back ({self.hold})"
+        if self.hold == "none":
+            now = "in from the start, for comparison"
         lines = [f"DelayedAttention({now}, until={self.until}, {count:,} parameters)"]
         lines += [f"  attention  {gate}" for gate in self.gates]
         lines += [f"  not        {name}: {reason}" for name, reason in self.found.passed_over.items()]
@@ -271,6 +280,11 @@ def example_of(model: nn.Module) -> dict[str, Any] | None:
         return None
     device = next(model.parameters()).device
     return {"input_ids": torch.arange(1, 6, device=device)[None] % size, "use_cache": False}
+
+
+def gate_while_held(hold: Hold) -> float:
+    """How far attention is let in until the switch."""
+    return 1.0 if hold in ("freeze", "none") else 0.0
 
 
 def check_trigger(until: Trigger, steps: int) -> None:

@@ -58,7 +58,7 @@ class DelayCallback:
         """Leave the model as it was found, unless attention is still left out: then say so."""
         if self.delay is None:
             return
-        if not self.delay.holding:
+        if not self.delay.untrained:
             self._detach()
             return
         warnings.warn(

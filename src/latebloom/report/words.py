@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from latebloom.delay.controller import Hold
 from latebloom.evaluation.result import CLAIM, HOLDS_AT, Evaluation, held_length
 from latebloom.report.panel import Panel
 from latebloom.report.statistics import Comparison
@@ -30,12 +31,14 @@ def describe(name: str, evaluation: Evaluation) -> str:
     return f"{text} and is at {evaluation.accuracy(longer):.0%} at {longer}."
 
 
-def describe_switch(step: int, reason: str, *, untrained: bool, withheld: Sequence[str]) -> str:
+def describe_switch(step: int, reason: str, *, hold: Hold, untrained: bool, withheld: Sequence[str]) -> str:
     """When and why attention was let in, and why the loss jumps there, if it does."""
     causes = ["attention comes in untrained"] if untrained else []
     if withheld:
         causes.append(f"{' and '.join(withheld)} {'are' if len(withheld) > 1 else 'is'} asked from then on")
     jump = f" The loss jumps there, because {' and '.join(causes)}." if causes else ""
+    if hold == "none":
+        return f"Attention was in from the start; the switch was at step {step}: {reason}.{jump}"
     return f"Attention was let in at step {step}: {reason}.{jump}"
 
 

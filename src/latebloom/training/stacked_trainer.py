@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from latebloom.config import RunConfig
+from latebloom.delay.controller import gate_while_held
 from latebloom.delay.triggers import AtFraction, AtStep, Moment
 from latebloom.errors import ConfigError
 from latebloom.evaluation.accuracy import Count
@@ -69,6 +70,12 @@ class Member:
         return self.config.delay is not None and self.switch_step is None
 
     @property
+    def attention_begun(self) -> int | None:
+        """The step at which attention's training began; None until then."""
+        delay = self.config.delay
+        return 0 if delay is None or delay.hold == "none" else self.switch_step
+
+    @property
     def phase_name(self) -> str:
         return "delayed" if self.holding else "full"
 
@@ -83,8 +90,10 @@ class Member:
     def gate(self, step: int) -> float:
         """How far attention is let in at a step, from 0 to 1."""
         delay = self.config.delay
-        if delay is None or self.switch_step is None:
-            return 0.0 if delay is not None and delay.hold != "freeze" else 1.0
+        if delay is None:
+            return 1.0
+        if self.switch_step is None:
+            return gate_while_held(delay.hold)
         if delay.hold == "ramp":
             return min(1.0, (step - self.switch_step + 1) / delay.ramp_steps)
         return 1.0
@@ -170,9 +179,12 @@ class StackedTrainer:
         factors: dict[str, float] = {}
         if member.switch_step is not None:
             factors = {"recurrence": training.recurrence_factor, "attention": training.attention_factor}
-        held = member.holding
-        rates = [-1.0 if held and role == "attention" else rate * factors.get(role, 1.0) for role in self.stack.roles]
-        since = step - (member.switch_step or 0) if not held else 0
+        begun = member.attention_begun
+        rates = [
+            -1.0 if begun is None and role == "attention" else rate * factors.get(role, 1.0)
+            for role in self.stack.roles
+        ]
+        since = 0 if begun is None else step - begun
         counts = [float((since if role == "attention" else step) + 1) for role in self.stack.roles]
         asked = [float(name not in member.withheld) for name in self.shared.task.answers]
         by_position = float(training.weigh == "positions")
