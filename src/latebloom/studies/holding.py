@@ -4,7 +4,16 @@ from dataclasses import replace
 
 from latebloom.config import RunConfig
 from latebloom.studies.plan import Arm, Plan, Scale, study
-from latebloom.studies.scales import MANY_ARMS, at_rate, base_config, composite, delayed, disturbed, middle_rates
+from latebloom.studies.scales import (
+    MANY_ARMS,
+    at_rate,
+    base_config,
+    composite,
+    delayed,
+    disturbed,
+    middle_rates,
+    staged,
+)
 
 
 @study("holding")
@@ -14,6 +23,7 @@ def holding(scale: Scale) -> Plan:
     _, rate = middle_rates(size)
     base = at_rate(base_config(size, composite()), rate)
     dat = delayed(base)
+    at_its_best = disturbed(_attention(base, sharpen=True))
     ramp, full = max(1, size.steps // 10), base.training.full
     arms = [
         Arm("dat", dat),
@@ -32,6 +42,10 @@ def holding(scale: Scale) -> Plan:
         Arm("joint", base),
         Arm("joint (restarted)", replace(base, training=replace(base.training, full=replace(full, cycles=2)))),
         Arm("joint (state noise)", disturbed(base)),
+        # The first study's form, and what of it is the delay of attention, what that of the question.
+        Arm("staged", staged(at_its_best)),
+        Arm("staged (none held)", staged(at_its_best, hold="none")),
+        Arm("joint (recall withheld)", delayed(base, hold="none", withhold=("recall",))),
     ]
     for name, settings in {
         "outcome": {"supervision": "outcome"},

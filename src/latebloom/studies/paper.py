@@ -5,18 +5,18 @@ from dataclasses import replace
 from itertools import product
 
 from latebloom.config import RunConfig
-from latebloom.models.settings import lstm, transformer
+from latebloom.models.settings import hybrid, lstm, transformer
 from latebloom.studies.plan import Arm, Plan, Scale, study
 from latebloom.studies.scales import (
-    ATTENTION,
+    SHARPENED,
     SIZES,
     Size,
     at_rate,
     base_config,
     composite,
-    delayed,
     disturbed,
     held_out,
+    staged,
 )
 from latebloom.tasks import ModularSum, Recall, Task
 
@@ -33,16 +33,16 @@ def paper(scale: Scale) -> Plan:
         *_arms(alone, Recall(keys=512), fewer),
         *_arms(size, composite()),
     ]
-    return Plan(arms, range(size.seeds), **held_out(size), finalists=2 if scale == "tiny" else 4)
+    return Plan(arms, range(size.seeds), **held_out(size), finalists=2 if scale == "tiny" else 3)
 
 
 def _arms(size: Size, task: Task, seeds: Sequence[int] = ()) -> list[Arm]:
-    hybrid_run = base_config(size, task)
+    hybrid_run = base_config(size, task, hybrid(width=size.width, **SHARPENED))
     runs = {
         "lstm": base_config(size, task, lstm(width=size.width)),
-        "transformer": base_config(size, task, transformer(width=size.width, **ATTENTION)),
+        "transformer": base_config(size, task, transformer(width=size.width, **SHARPENED)),
         "joint": hybrid_run,
-        "dat": delayed(hybrid_run),
+        "dat": staged(hybrid_run),
     }
     return [Arm(name, run, _grid(size, run), seeds=seeds) for name, run in runs.items()]
 

@@ -40,11 +40,11 @@ SIZES: dict[Scale, Size] = {
         rates=(3e-3, 6e-3), multiples=TO_THREE, sequences=64,
     ),
     "paper": Size(
-        seeds=20, tuning_seeds=2, second_round=6, steps=20_000, width=64, batch=64,
+        seeds=20, tuning_seeds=2, second_round=4, steps=20_000, width=64, batch=64,
         rates=(1e-3, 3e-3, 6e-3, 1.2e-2), multiples=TO_SIXTEEN, sequences=1024,
     ),
     "large": Size(
-        seeds=20, tuning_seeds=3, second_round=6, steps=40_000, width=256, batch=128,
+        seeds=20, tuning_seeds=3, second_round=4, steps=40_000, width=256, batch=128,
         rates=(5e-4, 1e-3, 2e-3, 4e-3), multiples=TO_SIXTEEN, sequences=2048,
     ),
 }  # fmt: skip
@@ -85,6 +85,10 @@ ATTENTION: dict[str, Any] = {"look_back": True, "zero_output": True}
 """The attention of the studies: it can look back one token, and says nothing at first."""
 
 
+SHARPENED: dict[str, Any] = {**ATTENTION, "sharpen": True}
+"""The same, with scores that grow with the length, so that they stay as sharp among more tokens."""
+
+
 def base_config(size: Size, task: Task, model: Model | None = None) -> RunConfig:
     """Joint training of the hybrid at a scale."""
     phase = Phase(batch_size=size.batch, learning_rate=middle_rates(size)[0], warmup=min(200, size.steps // 10))
@@ -113,6 +117,15 @@ def composite(**settings: Any) -> Composite:
 def delayed(config: RunConfig, until: Trigger | None = None, **settings: Any) -> RunConfig:
     """The same run with its attention held back, for half of its steps unless told otherwise."""
     return replace(config, delay=Delay(until=until or at_step(config.training.steps // 2), **settings))
+
+
+def staged(config: RunConfig, until: Trigger | None = None, **settings: Any) -> RunConfig:
+    """The same run as our searches found it best: attention held back, and until it is let in nothing asked but the
+    state; one schedule through both phases, as joint training has it."""
+    task = config.task
+    later = tuple(answer for answer in task.answers if task.state_answer not in (None, answer))
+    config = replace(config, training=replace(config.training, restart=False))
+    return delayed(config, until, withhold=later, **settings)
 
 
 def disturbed(config: RunConfig) -> RunConfig:

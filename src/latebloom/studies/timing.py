@@ -3,20 +3,24 @@
 from collections.abc import Iterator
 
 from latebloom.delay.triggers import at_fraction, when_beyond
+from latebloom.models.settings import hybrid
 from latebloom.studies.plan import Arm, Plan, Scale, study
 from latebloom.studies.scales import (
     MANY_ARMS,
+    SHARPENED,
     Size,
     at_rate,
     base_config,
     composite,
-    delayed,
     disturbed,
     middle_rates,
+    staged,
 )
 from latebloom.tasks import ModularSum, Task
 
 PERCENTS = range(10, 100, 20)
+BEYOND = (3, 8)
+"""Where state tracking is to hold, in training lengths: the paper's claim, and far."""
 
 
 @study("timing")
@@ -29,10 +33,10 @@ def timing(scale: Scale) -> Plan:
 
 
 def _arms(size: Size, task: Task, rate: float) -> Iterator[Arm]:
-    run = disturbed(at_rate(base_config(size, task), rate))
+    run = disturbed(at_rate(base_config(size, task, hybrid(width=size.width, **SHARPENED)), rate))
     for percent in PERCENTS:
-        yield Arm(f"at {percent}% ({rate:g})", delayed(run, at_fraction(percent / 100)))
-    # At a stricter bar, such as 0.98 at three times the length, it comes later than it need.
-    beyond = when_beyond(0.8, multiple=2, every=max(10, size.steps // 50), latest=int(0.9 * size.steps))
-    yield Arm(f"when beyond ({rate:g})", delayed(run, beyond))
+        yield Arm(f"at {percent}% ({rate:g})", staged(run, at_fraction(percent / 100)))
+    for multiple in BEYOND:
+        bar = when_beyond(multiple=multiple, every=max(10, size.steps // 50), latest=int(0.9 * size.steps))
+        yield Arm(f"when beyond {multiple}x ({rate:g})", staged(run, bar))
     yield Arm(f"joint ({rate:g})", run)
