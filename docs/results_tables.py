@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from figures import ROOT, write_or_check
@@ -41,7 +42,13 @@ ONE_CHANGE = (
     "freeze", "ramp", "random output", "sharpened", "recall withheld", "recurrence at 0.3", "half the rate after",
     "state noise", "no restart",
 )  # fmt: skip
-COMPARED_WITH = {"freeze": "random output", "joint (restarted)": "joint", "joint (state noise)": "joint"}
+COMPARED_WITH = {
+    "freeze": "random output",
+    "joint (restarted)": "joint",
+    "joint (state noise)": "joint",
+    "joint (recall withheld)": "joint",
+    "staged (none held)": "staged",
+}
 """Arms of `holding` that differ from `dat` in more than one thing, and what they differ from in one."""
 
 
@@ -76,10 +83,14 @@ def paper_in_short() -> str:
     return f"{as_markdown(accuracy_table(panel))}\n{_exact(panel)} {_ahead(panel, 'dat', 'joint')}"
 
 
-def paper_before() -> str:
-    """The study's earlier form, in short."""
-    (panel,) = read("paper-width-128")
-    return f"> {_exact(panel)} {_ahead(panel, 'dat', 'joint')}"
+EARLIER = ("paper-all-asked", "paper-width-128")
+"""Earlier forms of the study, of the composite task."""
+
+
+def paper_before(form: str) -> str:
+    """An earlier form of the study, in short."""
+    (panel,) = read(form)
+    return f"> {_chosen(panel)} {_exact(panel)} {_ahead(panel, 'dat', 'joint')}"
 
 
 def _exact(panel: Panel) -> str:
@@ -142,7 +153,10 @@ def tuning() -> str:
 
 def _tuning_of(panel: Panel) -> str:
     rows: dict[tuple[str, str, str], dict[float, list[Evaluation]]] = {}
+    tried = plan_of("paper", known_studies()["paper"], "paper").tuning_seeds
     for run in panel.runs:
+        if run.seed not in tried:
+            continue
         config = _config(run)
         training = config["training"]
         row = rows.setdefault((run.arm.partition(", ")[0], _form(config), training["weigh"]), {})
@@ -164,7 +178,38 @@ def _tuning_of(panel: Panel) -> str:
             cells = (", ".join(f"{run.accuracy(length):.1%}" for run in row.get(rate, [])) for rate in rates)
             lines.append(f"| {' | '.join([*names[: len(heads)], *cells])} |")
         lines.append("")
-    return "\n".join([*lines, "</details>", "", f"{panel.task}: {_tuning_in_short(rows)}"])
+    lines += [as_markdown(_second_round(panel)), "</details>", ""]
+    return "\n".join([*lines, f"{panel.task}: {_tuning_in_short(rows)}"])
+
+
+def _second_round(panel: Panel) -> Table:
+    """The settings that were tried on more held-out seeds, each arm's chosen one first."""
+    most = max(len(seeds) for seeds in panel.finished.values())
+    beyond = [length for length in panel.lengths if length > panel.training_length]
+    rows: list[tuple[float, str, tuple[Cell, ...]]] = []
+    for name, seeds in panel.finished.items():
+        if len(seeds) == most:
+            config = _config(next(run for run in panel.runs if run.arm == name))
+            training, arm = config["training"], name.partition(", ")[0]
+            runs = list(seeds.values())
+            score = mean(run.accuracy(length) for run in runs for length in beyond)
+            cells = [Cell(arm), Cell(_form(config)), Cell(f"{training['full']['learning_rate']:g}")]
+            cells += [Cell(training["weigh"])] if len(panel.answers) > 1 else []
+            for multiple in (NEAR, FAR):
+                reached = [run.accuracy(at(panel, multiple)) for run in runs]
+                cells.append(Cell(f"{mean(reached):.1%}, least {min(reached):.1%}"))
+            rows.append((score, arm, (*cells, Cell(f"{score:.1%}"))))
+    order = list(dict.fromkeys(arm for _, arm, _ in rows))
+    rows.sort(key=lambda row: (order.index(row[1]), -row[0]))
+    return Table(
+        title=f"Second round: the best of each arm on {most} held-out seeds",
+        head=(
+            "arm", "with", "rate", *(("weighed by",) if len(panel.answers) > 1 else ()),
+            *(f"{multiple}x" for multiple in (NEAR, FAR)), "mean beyond",
+        ),
+        rows=tuple(cells for _, _, cells in rows),
+        note="Of each arm the first is chosen.",
+    )  # fmt: skip
 
 
 def _tuning_in_short(rows: dict[tuple[str, str, str], dict[float, list[Evaluation]]]) -> str:
@@ -178,7 +223,7 @@ def _tuning_in_short(rows: dict[tuple[str, str, str], dict[float, list[Evaluatio
         cliffs = [run.cliff is not None for runs in settings for run in runs]
         fallen.append(f"{sum(cliffs)} of {len(cliffs)} ({name})")
     return (
-        f"settings at {HOLDS_AT:.0%} or more at {NEAR}x on every held-out seed: {', '.join(held)}. "
+        f"settings at {HOLDS_AT:.0%} or more at {NEAR}x on every seed of the first round: {', '.join(held)}. "
         f"Of these runs with a cliff: {', '.join(fallen)}."
     )
 
@@ -275,15 +320,22 @@ def _made(study: str) -> str:
     planned = plan_of(study, known_studies()[study], "paper").run_count
     failed = sum(run.evaluation is None for run in runs)
     seeds = {len(panel.by_seed(arm, panel.training_length)) for panel in of for arm in panel.shown}
-    made = dict.fromkeys(f"{run.machine}, {run.versions}, commit {(run.commit or '')[:12]}" for run in runs)
+    made: dict[str, dict[str, None]] = {}
+    for run in runs:
+        made.setdefault(f"{run.machine}, {run.versions}", {})[(run.commit or "")[:12]] = None
     part = "" if len(runs) == planned else f" of the {planned}"
     return (
         f"{len(runs)}{part} runs of `latebloom study {study} --scale paper`"
         f"{f', of which {failed} failed' if failed else ''}, {_either(seeds)} seeds an arm, "
         f"width {_either(config['model']['width'] for config in configs)}, {_either(one['steps'] for one in training)} "
         f"steps in batches of {_either(one['full']['batch_size'] for one in training)}, trained up to length "
-        f"{_either(run.training_length for run in runs)}; {'; '.join(made)}."
+        f"{_either(run.training_length for run in runs)}; "
+        f"{'; '.join(f'{where}, commit {_row(list(commits))}' for where, commits in made.items())}."
     )
+
+
+def _row(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
 def _either(numbers: Iterable[int]) -> str:
@@ -318,7 +370,8 @@ def main() -> None:
         image = ROOT / "docs" / "images" / f"{study}.svg"
         write_or_check(results_of(study), PAGE, text(), image, partial(draw, study, image))
     write_or_check(results_of("paper-tuning"), PAGE, tuning())
-    write_or_check(results_of("paper-width-128"), PAGE, paper_before())
+    for form in EARLIER:
+        write_or_check(results_of(form), PAGE, paper_before(form))
     write_or_check(results_of("paper"), README, paper_in_short())
     write_or_check_report()
 

@@ -122,7 +122,7 @@ def test_killed_again_and_again_at_random_moments(undisturbed, tmp_path):
     assert_same_run(whole, folder)
 
 
-@pytest.mark.parametrize("hold", ["freeze", "ramp", "none"])
+@pytest.mark.parametrize("hold", ["freeze", "ramp"])
 def test_the_same_for_the_other_holds_and_a_trigger_with_a_memory(longer, tmp_path, hold):
     delay = replace(
         longer.delay,

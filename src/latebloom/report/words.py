@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from latebloom.delay.controller import Hold
 from latebloom.evaluation.result import CLAIM, HOLDS_AT, Evaluation, held_length
 from latebloom.report.panel import Panel
 from latebloom.report.statistics import Comparison
@@ -31,7 +30,7 @@ def describe(name: str, evaluation: Evaluation) -> str:
     return f"{text} and is at {evaluation.accuracy(longer):.0%} at {longer}."
 
 
-def describe_switch(step: int, reason: str, *, hold: Hold, untrained: bool, withheld: Sequence[str]) -> str:
+def describe_switch(step: int, reason: str, *, hold: str, untrained: bool, withheld: Sequence[str]) -> str:
     """When and why attention was let in, and why the loss jumps there, if it does."""
     causes = ["attention comes in untrained"] if untrained else []
     if withheld:
