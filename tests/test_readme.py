@@ -12,6 +12,7 @@ import pytest
 from synthetic import study
 
 from latebloom import run
+from latebloom.recipes import RECIPES, recipe
 from latebloom.results.file import read_results, schema, write_results
 from latebloom.studies.plan import find_study, plan_of
 
@@ -137,6 +138,14 @@ def test_the_make_targets_exist():
 def test_the_tables_are_those_of_the_results(script):
     ran = subprocess.run([sys.executable, f"docs/{script}", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_the_recipes_of_the_paper_are_the_runs_in_the_results():
+    records = read_results([ROOT / "results" / "paper.parquet"])
+    runs = {record.arm: record for record in records if record.task == "composite" and record.seed == 0}
+    assert sorted(f"paper-{arm}" for arm in runs) == sorted(name for name in RECIPES if name.startswith("paper-"))
+    for arm, record in runs.items():
+        assert recipe(f"paper-{arm}").hash == record.config_hash, arm
 
 
 def test_every_dependency_is_in_the_table_and_pinned():

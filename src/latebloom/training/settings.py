@@ -9,6 +9,8 @@ from latebloom.errors import ConfigError, require
 from latebloom.fields import check_fields
 from latebloom.kernels.precision import Precision
 
+Weighing = Literal["answers", "positions"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
@@ -74,7 +76,7 @@ class Training:
     """AdamW's weight decay."""
     clip: float = 1.0
     """The largest norm of the gradient."""
-    weigh: Literal["answers", "positions"] = "answers"
+    weigh: Weighing = "answers"
     """What counts the same in the loss: every named answer, or every position at which one is asked."""
     precision: Precision = "tf32"
     """Matrix products on a GPU: tf32 rounds their factors to 10 bits, float32 to 23 and takes longer,
