@@ -77,7 +77,8 @@ def test_attention_that_is_held_back_does_not_move_by_a_bit_in_a_stack(small):
     for _ in range(15):
         stack.advance()
     for i, member in enumerate(stack.members):
-        held = member.holding and member.config.delay.hold != "none"
+        delay = member.config.delay
+        held = member.holding and delay is not None and delay.hold != "none"
         assert torch.equal(stack.stack.flat[i, start:], first[i]) == held, member.config
 
 

@@ -67,7 +67,8 @@ class DelayedAttention:
             raise ConfigError(f"delay: this {type(model).__name__} has a delay already; call its remove() first")
         self.found = find_attention(model, where)
         self.gates = _build_gates(model, self.found, example)
-        self.model, self.until, self.hold, self.ramp_steps = model, until, hold, ramp_steps
+        self.model, self.until, self.ramp_steps = model, until, ramp_steps
+        self.hold: Hold = hold
         self.steps, self.measure, self.automatic = steps, measure, automatic
         self.step, self.tokens = 0, 0
         self.switch_step: int | None = None
