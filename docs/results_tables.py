@@ -46,10 +46,14 @@ COMPARED_WITH = {
     "freeze": "random output",
     "joint (restarted)": "joint",
     "joint (state noise)": "joint",
-    "joint (recall withheld)": "joint",
+    "joint (outcome)": "joint",
+    "joint (pairs-first)": "joint",
+    "joint (interleaved)": "joint",
+    "recall withheld (none held)": "recall withheld",
     "staged (none held)": "staged",
+    "staged": None,
 }
-"""Arms of `holding` that differ from `dat` in more than one thing, and what they differ from in one."""
+"""Arms of `holding` that differ from `dat` in more than one thing, and what they differ from in one, if in any."""
 
 
 def results_of(study: str) -> Path:
@@ -90,7 +94,22 @@ EARLIER = ("paper-all-asked", "paper-width-128")
 def paper_before(form: str) -> str:
     """An earlier form of the study, in short."""
     (panel,) = read(form)
-    return f"> {_chosen(panel)} {_exact(panel)} {_ahead(panel, 'dat', 'joint')}"
+    now = next(panel for panel in read("paper") if panel.task == "composite")
+    told = []
+    for multiple in (NEAR, FAR):
+        length = at(panel, multiple)
+        one = compare_arms("dat", "joint", now.by_seed("dat", length), panel.by_seed("joint", length))
+        if one is not None:
+            told.append(f"{points(one.difference).plain} points at {multiple}x")
+    levels = ", ".join(
+        f"{arm} {accuracy_cell(panel, arm, at(panel, multiple)).plain} at {multiple}x"
+        for arm in ("joint", "dat")
+        for multiple in (NEAR, FAR)
+    )
+    return (
+        f"> {_chosen(panel)} All answers right: {levels}. {_exact(panel)} {_ahead(panel, 'dat', 'joint')} "
+        f"The first study's dat less this joint: {', '.join(told)}."
+    )
 
 
 def _exact(panel: Panel) -> str:
@@ -183,7 +202,9 @@ def _tuning_of(panel: Panel) -> str:
 
 
 def _second_round(panel: Panel) -> Table:
-    """The settings that were tried on more held-out seeds, each arm's chosen one first."""
+    """The settings that were tried on more held-out seeds, and which of them the study's runs have."""
+    of_study = next(other for other in read("paper") if other.task == panel.task)
+    chosen = [{**_config(run), "seed": None} for run in of_study.runs]
     most = max(len(seeds) for seeds in panel.finished.values())
     beyond = [length for length in panel.lengths if length > panel.training_length]
     rows: list[tuple[float, str, tuple[Cell, ...]]] = []
@@ -193,13 +214,14 @@ def _second_round(panel: Panel) -> Table:
             training, arm = config["training"], name.partition(", ")[0]
             runs = list(seeds.values())
             score = mean(run.accuracy(length) for run in runs for length in beyond)
-            cells = [Cell(arm), Cell(_form(config)), Cell(f"{training['full']['learning_rate']:g}")]
+            name = f"{arm} (chosen)" if {**config, "seed": None} in chosen else arm
+            cells = [Cell(name), Cell(_form(config)), Cell(f"{training['full']['learning_rate']:g}")]
             cells += [Cell(training["weigh"])] if len(panel.answers) > 1 else []
             for multiple in (NEAR, FAR):
                 reached = [run.accuracy(at(panel, multiple)) for run in runs]
                 cells.append(Cell(f"{mean(reached):.1%}, least {min(reached):.1%}"))
             rows.append((score, arm, (*cells, Cell(f"{score:.1%}"))))
-    order = list(dict.fromkeys(arm for _, arm, _ in rows))
+    order = of_study.shown
     rows.sort(key=lambda row: (order.index(row[1]), -row[0]))
     return Table(
         title=f"Second round: the best of each arm on {most} held-out seeds",
@@ -208,7 +230,7 @@ def _second_round(panel: Panel) -> Table:
             *(f"{multiple}x" for multiple in (NEAR, FAR)), "mean beyond",
         ),
         rows=tuple(cells for _, _, cells in rows),
-        note="Of each arm the first is chosen.",
+        note="",
     )  # fmt: skip
 
 
@@ -257,11 +279,12 @@ def holding() -> str:
     parts = [f"{_made('holding')}\n", as_markdown(_effects(panel))]
     for order in ("outcome", "pairs-first", "interleaved"):
         parts.append(f"- {order}: {_ahead(panel, f'dat ({order})', f'joint ({order})')}")
-    fallen = (f"{arm}: {_cliffs(panel, arm)}" for arm in panel.shown if arm.startswith("joint"))
+    fallen = (f"{arm}: {_cliffs(panel, arm)}" for arm in panel.shown if "joint" in arm or "none held" in arm)
     return "\n".join(
         [
             *parts,
             f"- digits-first, aligned: {_ahead(panel, 'dat', 'joint')}",
+            f"- attention in throughout: {_ahead(panel, 'recall withheld (none held)', 'joint (restarted)')}",
             f"- {'; '.join(fallen)}",
             f"- {_against_replicate(panel)}",
         ]
@@ -284,10 +307,10 @@ def _effects(panel: Panel) -> Table:
     """Each arm's accuracy, and how far it is from the arm that it differs from in one thing."""
     rows = []
     for arm in panel.shown:
-        other = COMPARED_WITH.get(arm, "dat")
-        cells = [Cell(arm), Cell("" if arm == other else other)]
+        other = None if arm == "dat" else COMPARED_WITH.get(arm, "dat")
+        cells = [Cell(arm), Cell(other or "")]
         for multiple in (NEAR, FAR):
-            against = None if arm == other else _difference(panel, arm, other, at(panel, multiple))
+            against = None if other is None else _difference(panel, arm, other, at(panel, multiple))
             cells.append(accuracy_cell(panel, arm, at(panel, multiple)))
             cells.append(Cell("") if against is None else points(against.difference))
             cells.append(Cell("") if against is None else Cell(f"{against.dominance:+.2f}"))

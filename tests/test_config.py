@@ -25,6 +25,7 @@ from latebloom import (
     when_plateau,
 )
 from latebloom.config import with_overrides
+from latebloom.delay.controller import HOLDS
 from latebloom.errors import ConfigError
 from latebloom.recipes import RECIPES
 from latebloom.validation import read_settings
@@ -77,6 +78,29 @@ def test_another_task_or_trigger_starts_from_its_own_defaults():
     assert config.delay is not None
     assert config.delay.until == at_step(5)
     assert with_overrides(DELAYED, ["delay=none"]).delay is None
+
+
+@pytest.mark.parametrize("hold", HOLDS)
+def test_every_way_to_hold_attention_back_can_be_set(hold):
+    more = {"ramp": ["delay.ramp_steps=5"], "freeze": ["model.attention.zero_output=false"]}.get(hold, [])
+    config = with_overrides(recipe("demo-dat"), [f"delay.hold={hold}", *more])
+    assert config.delay is not None
+    assert config.delay.hold == hold
+
+
+def test_none_is_a_word_where_a_field_knows_it():
+    rotary = with_overrides(DELAYED, ["model.attention.positions=rotary"])
+    assert with_overrides(rotary, ["model.attention.positions=none"]).model.attention.positions == "none"
+
+
+def test_a_delay_of_nothing_is_refused():
+    nothing = ["delay.hold=none", "delay.withhold=[]", "training.restart=false"]
+    same = ["training.full.learning_rate=6e-3"]
+    with pytest.raises(
+        ConfigError, match=r"delay\.hold: none, with nothing withheld and one schedule, is joint training"
+    ):
+        with_overrides(recipe("demo-dat"), [*nothing, *same])
+    with_overrides(recipe("demo-dat"), nothing)  # another rate after the switch is a difference
 
 
 MISTAKES = {

@@ -87,6 +87,12 @@ class RunConfig:
             check_trigger(delay.until, self.training.steps)
         except ConfigError as error:
             raise ConfigError(f"delay.{error}") from None
+        joint = delay.hold == "none" and not delay.withhold and not self.training.restart
+        if joint and self.training.delayed == self.training.full:
+            raise ConfigError(
+                "delay.hold: none, with nothing withheld and one schedule, is joint training; set delay=null, or name "
+                "an answer with delay.withhold"
+            )
         if delay.hold == "freeze" and self.model.attention.zero_output:
             raise ConfigError(
                 "delay.hold: freeze is the same as bypass while model.attention.zero_output starts attention at zero; "
@@ -180,7 +186,7 @@ def _value(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
-        return None if text.lower() == "none" else text
+        return text
 
 
 def _put(data: dict[str, Any], keys: list[str], text: str, name: str) -> None:
@@ -193,6 +199,8 @@ def _put(data: dict[str, Any], keys: list[str], text: str, name: str) -> None:
         data[key] = inner
         data = inner
     last, value = keys[-1], _value(text)
+    if name == "delay" and text.lower() == "none":  # elsewhere none is a word, as in positions=none
+        value = None
     if last == "name" and data.get("name") != value:
         data.clear()  # another kind of task or trigger: the fields of the old one do not apply
     if isinstance(data.get(last), list) and not isinstance(value, list | None):

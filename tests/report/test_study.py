@@ -224,7 +224,7 @@ def test_each_answer_has_a_picture_and_so_has_each_measure_of_training():
     assert {(row["run"], row["seed"]) for row in drawn} == {(arm, seed) for arm in panel.arms for seed in (0, 1)}
     assert all(len(row["step"]) == len(row["value"]) == 100 for row in drawn)
     marks = [layer["data"]["values"] for layer in figures[0].chart["layer"] if "values" in layer.get("data", {})]
-    assert marks == [[{"run": "dat", "step": 9000, "what": "attention let in"}]]
+    assert marks == [[{"run": "dat", "step": 9000, "what": "end of the delay"}]]
     assert curve_figures(only(two(0.9, 0.2))) == []
 
 

@@ -66,7 +66,7 @@ def test_the_best_choices_go_on_to_a_second_round_and_one_of_them_is_chosen(plan
         return in_turn(configs, folder)
 
     outcome = execute("mine", plan, tmp_path, runner)
-    assert [len(names) for names in asked] == [3, 7, 1]
+    assert [len(names) for names in asked] == [3, 4, 1]
 
     def beyond(record):  # what the choice is made by, from the results file alone
         lengths = [length for length in record.evaluation.lengths if length > record.training_length]
@@ -82,7 +82,53 @@ def test_the_best_choices_go_on_to_a_second_round_and_one_of_them_is_chosen(plan
     best = max(finalists, key=lambda k: mean(by_choice[k].values()))
     (record,) = read_results([outcome.results])
     assert record.config_hash == replace(arms[0].choices[best], seed=0).hash
-    assert json.loads((tmp_path / "choices.json").read_text())[0]["chosen"] == best
+    told = json.loads((tmp_path / "choices.json").read_text())[0]
+    assert told["chosen"] == best
+    assert [choice["seeds"] for choice in told["choices"]] == [len(by_choice[k]) for k in range(3)]
+
+
+@pytest.fixture
+def two_rounds(plan):
+    _, tuned = plan.arms
+    slow, quick = tuned.choices
+    return Plan([replace(tuned, choices=(slow, quick))], seeds=(0,), tuning_seeds=(9,), second_round=(10,), finalists=2)
+
+
+def test_a_study_that_is_stopped_in_its_second_round_goes_on_to_the_same_end(two_rounds, tmp_path):
+    execute("mine", two_rounds, tmp_path / "whole", in_turn)
+
+    def stopped(configs, folder):
+        if any("seed-10" in name for name in configs):
+            in_turn(dict(list(configs.items())[:1]), folder)
+            raise KeyboardInterrupt
+        return in_turn(configs, folder)
+
+    with pytest.raises(KeyboardInterrupt):
+        execute("mine", two_rounds, tmp_path / "stopped", stopped)
+    (cut,) = [r for r in read_results([tmp_path / "stopped" / "tuning.parquet"]) if r.seed == 10 and r.evaluation]
+    assert cut.arm.startswith("tuned, choice")
+    execute("mine", two_rounds, tmp_path / "stopped", in_turn)
+    assert (tmp_path / "stopped" / "choices.json").read_text() == (tmp_path / "whole" / "choices.json").read_text()
+    ends = [read_results([tmp_path / name / "results.parquet"])[0] for name in ("whole", "stopped")]
+    assert ends[0].evaluation == ends[1].evaluation
+
+
+@pytest.mark.parametrize("failing", ["choice-0", "choice"])
+def test_choices_that_fail_in_the_second_round_are_not_chosen(two_rounds, tmp_path, failing):
+    def breaks(configs, folder):
+        bad = {name: "no luck" for name in configs if "seed-10" in name and failing in name}
+        return in_turn({name: config for name, config in configs.items() if name not in bad}, folder) | bad
+
+    if failing == "choice":
+        with pytest.raises(LatebloomError, match="every choice in the second round of arm tuned on composite failed"):
+            execute("mine", two_rounds, tmp_path, breaks)
+        return
+    outcome = execute("mine", two_rounds, tmp_path, breaks)
+    assert json.loads((tmp_path / "choices.json").read_text())[0]["chosen"] == 1
+    (failed,) = outcome.failures
+    assert failed.endswith("choice-0/seed-10")
+    # Another try that succeeds leaves nothing to report.
+    assert execute("mine", two_rounds, tmp_path, in_turn).failures == {}
 
 
 def test_a_choice_stands_once_a_run_was_begun_with_it(plan, tmp_path):

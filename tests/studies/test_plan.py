@@ -91,6 +91,8 @@ def test_choices_are_made_on_seeds_that_are_not_reported(tiny):
         Plan([arm], range(3), tuning_seeds=[9], second_round=[2])
     with pytest.raises(ConfigError, match="second_round: its seeds are other ones than tuning_seeds"):
         Plan([arm], range(3), tuning_seeds=[9], second_round=[9, 10])
+    with pytest.raises(ConfigError, match="second_round: it takes a first one"):
+        Plan([replace(arm, choices=())], range(3), second_round=[10])
     with pytest.raises(ConfigError, match="finalists"):
         Plan([arm], range(3), tuning_seeds=[9], second_round=[10], finalists=0)
 

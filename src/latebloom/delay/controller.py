@@ -97,7 +97,7 @@ class DelayedAttention:
         return self.switch_step is None
 
     @property
-    def untrained(self) -> bool:
+    def attention_held(self) -> bool:
         """True while attention's parameters do not move."""
         return self.holding and self.hold != "none"
 
@@ -124,7 +124,7 @@ class DelayedAttention:
 
     def before_step(self) -> None:
         """Drop the gradients that are held back; by hand, call it before clipping and the optimizer's step."""
-        if self.untrained:
+        if self.attention_held:
             # A gradient of zero would not do: weight decay and momentum move a parameter that has one.
             for parameter in self._parameters.values():
                 parameter.grad = None
@@ -188,7 +188,7 @@ class DelayedAttention:
         self._handles.append(optimizer.register_step_post_hook(lambda *_: self._after_optimizer()))
 
     def _drop(self, parameter: Tensor) -> None:
-        if self.untrained:
+        if self.attention_held:
             parameter.grad = None
 
     def _after_optimizer(self) -> None:
@@ -208,7 +208,7 @@ class DelayedAttention:
             self._reports = []
             self.switch_reason = self.until.decide(moment, self._memory)
             if self.switch_reason is not None:
-                if self.untrained:
+                if self.attention_held:
                     self._forget_optimizer_state()
                 self.switch_step = self.step
                 switched = True

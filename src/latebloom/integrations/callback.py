@@ -58,7 +58,7 @@ class DelayCallback:
         """Leave the model as it was found, unless attention is still left out: then say so."""
         if self.delay is None:
             return
-        if not self.delay.untrained:
+        if not self.delay.attention_held:
             self._detach()
             return
         warnings.warn(

@@ -49,7 +49,7 @@ class DelayedAttention(DelayCallback, L.Callback):
             return
         if not self._in_validation:
             self._report(trainer)
-        pl_module.log_dict({"attention_gate": self.delay.gate, "attention_held": float(self.delay.untrained)})
+        pl_module.log_dict({"attention_gate": self.delay.gate, "attention_held": float(self.delay.attention_held)})
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._told = self._metric(trainer)

@@ -53,7 +53,7 @@ class DelayedAttentionCallback(DelayCallback, TrainerCallback, ExportableState):
             return
         if isinstance(self.until, WhenPlateau) and self.until.metric in logs:
             self.delay.report(logs[self.until.metric])
-        seen = {"attention_gate": self.delay.gate, "attention_held": float(self.delay.untrained)}
+        seen = {"attention_gate": self.delay.gate, "attention_held": float(self.delay.attention_held)}
         logs.update(seen)
         if state.log_history:
             state.log_history[-1].update(seen)

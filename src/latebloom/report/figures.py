@@ -82,7 +82,7 @@ def _curves(panel: Panel, measure: str, length: int | None, title: str) -> Spec:
     # A run's curve travels as two lists, a tenth of the size of a row a point.
     base = alt.Chart(alt.NamedData("points")).transform_flatten(["step", "value"])
     switches = {(run.arm, run.switch_step) for run in panel.runs if run.switch_step is not None}
-    marks = [{"run": arm, "step": step, "what": "attention let in"} for arm, step in sorted(switches)]
+    marks = [{"run": arm, "step": step, "what": "end of the delay"} for arm, step in sorted(switches)]
     switch = [alt.Tooltip("run:N"), alt.Tooltip("what:N", title="switch"), alt.Tooltip("step:Q", format=",")]
     rule = alt.Chart(alt.Data(values=marks)).mark_rule(strokeDash=[4, 3], strokeWidth=1.5)
     layers: list[Any] = [

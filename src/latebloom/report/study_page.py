@@ -17,7 +17,7 @@ MOST_IN_A_BROWSER = 2**53
 """Whole numbers beyond this are rounded when a browser reads JSON."""
 ARMS_NOTE = "A dot: the mean over seeds, with its 95% bootstrap interval. A tick: one seed."
 CURVES_NOTE = (
-    "A line a seed. Dashed upright lines: the step at which attention was let in. Accuracy is held out, and counts an "
+    "A line a seed. Dashed upright lines: the switch, which ends the delay. Accuracy is held out, and counts an "
     "answer also while training does not ask for it yet."
 )
 

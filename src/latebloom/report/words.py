@@ -31,7 +31,7 @@ def describe(name: str, evaluation: Evaluation) -> str:
 
 
 def describe_switch(step: int, reason: str, *, hold: str, untrained: bool, withheld: Sequence[str]) -> str:
-    """When and why attention was let in, and why the loss jumps there, if it does."""
+    """When and why the delay ended, and why the loss jumps there, if it does."""
     causes = ["attention comes in untrained"] if untrained else []
     if withheld:
         causes.append(f"{' and '.join(withheld)} {'are' if len(withheld) > 1 else 'is'} asked from then on")

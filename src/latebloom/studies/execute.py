@@ -6,7 +6,7 @@ the others did), `tuning.parquet` and `results.parquet`.
 
 import fcntl
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,24 +40,32 @@ def execute(name: str, plan: Plan, out: Path, runner: Runner) -> StudyOutcome:
     """Train what is not trained yet, and collect all of it; safe to stop and to start again at any moment."""
     with _claimed(out, name, plan):
         failures: dict[str, str] = {}
-        tuning = _tuning_runs(name, plan, out)
-        if tuning:
-            failures |= _train(tuning, out, runner, out / "tuning.parquet")
-        if plan.second_round:
-            tuning += _second_round(name, plan, out, tuning)
-            failures |= _train(tuning, out, runner, out / "tuning.parquet")
+        tuning: list[StudyRun] = []
+        for find_runs in (_tuning_runs, _second_round):
+            if more := find_runs(name, plan, out):
+                failures |= _train(more, out, runner, out / "tuning.parquet", failures, before=tuning)
+                tuning += more
         runs = _final_runs(name, plan, out, tuning, failures)
-        failures |= _train(runs, out, runner, out / "results.parquet")
+        failures |= _train(runs, out, runner, out / "results.parquet", failures)
         return StudyOutcome(out / "results.parquet", failures)
 
 
-def _train(runs: list[StudyRun], out: Path, runner: Runner, file: Path) -> dict[str, str]:
-    """Train runs and write what is finished, also when that is interrupted: nothing that was finished is lost."""
+def _train(
+    runs: list[StudyRun],
+    out: Path,
+    runner: Runner,
+    file: Path,
+    failed_before: dict[str, str],
+    before: Sequence[StudyRun] = (),
+) -> dict[str, str]:
+    """Train runs and write what is finished, behind the runs of an earlier round if there were some; also when that is
+    interrupted: nothing that was finished is lost."""
     failures: dict[str, str] = {}
     try:
         failures = runner({_within(run.folder, out): run.config for run in runs}, out)
     finally:
-        write_results(file, [collect(run, failures.get(_within(run.folder, out))) for run in runs])
+        reasons = failed_before | failures
+        write_results(file, [collect(run, reasons.get(_within(run.folder, out))) for run in [*before, *runs]])
     return failures
 
 
@@ -66,7 +74,7 @@ def _within(folder: Path, out: Path) -> str:
 
 
 def _tuning_runs(name: str, plan: Plan, out: Path) -> list[StudyRun]:
-    """Every choice of every arm on the held-out seeds; the results call it `arm, choice K`."""
+    """The first round: every choice of every arm on held-out seeds; the results call it `arm, choice K`."""
     return [
         _tuning_run(name, arm, place, k, seed)
         for arm, place in _places(plan, out / "tuning")
@@ -75,8 +83,9 @@ def _tuning_runs(name: str, plan: Plan, out: Path) -> list[StudyRun]:
     ]
 
 
-def _second_round(name: str, plan: Plan, out: Path, first: list[StudyRun]) -> list[StudyRun]:
-    """The best choices of every arm on more held-out seeds."""
+def _second_round(name: str, plan: Plan, out: Path) -> list[StudyRun]:
+    """The best choices of every arm, after the first round, on more held-out seeds."""
+    first = _tuning_runs(name, plan, out)
     return [
         _tuning_run(name, arm, place, k, seed)
         for arm, place in _places(plan, out / "tuning")
@@ -111,7 +120,8 @@ def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failur
             if not _best(among, 1):
                 folder = out / "tuning" / _within(place, out)
                 reasons = [why for run, why in failures.items() if (out / run).is_relative_to(folder)]
-                raise LatebloomError(f"every choice of arm {arm.name} on {arm.task} failed: {'; '.join(reasons)}")
+                what = "choice" if most == len(plan.tuning_seeds) else "choice in the second round"
+                raise LatebloomError(f"every {what} of arm {arm.name} on {arm.task} failed: {'; '.join(reasons)}")
             best = _begun(arm, place, plan)
             if best is None:
                 (best,) = _best(among, 1)
@@ -122,8 +132,12 @@ def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failur
                     "arm": arm.name,
                     "chosen": best,
                     "choices": [
-                        {"changes": changes(arm.choices[0], choice), "accuracy_beyond": score}
-                        for choice, score in zip(arm.choices, scores, strict=True)
+                        {
+                            "changes": changes(arm.choices[0], choice),
+                            "seeds": len(run_set),
+                            "accuracy_beyond": score,
+                        }
+                        for choice, score, run_set in zip(arm.choices, scores, tried, strict=True)
                     ],
                 }
             )

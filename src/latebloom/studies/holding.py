@@ -18,7 +18,7 @@ from latebloom.studies.scales import (
 
 @study("holding")
 def holding(scale: Scale) -> Plan:
-    """Bypass, freeze, ramp; output; what is asked; rates and restart; noise; supervision; order: one at a time."""
+    """Bypass, freeze, ramp; output; what is asked; rates and restart; noise; supervision; order: what matters?"""
     size = MANY_ARMS[scale]
     _, rate = middle_rates(size)
     base = at_rate(base_config(size, composite()), rate)
@@ -42,10 +42,11 @@ def holding(scale: Scale) -> Plan:
         Arm("joint", base),
         Arm("joint (restarted)", replace(base, training=replace(base.training, full=replace(full, cycles=2)))),
         Arm("joint (state noise)", disturbed(base)),
-        # The first study's form, and what of it is the delay of attention, what that of the question.
+        # What of it is the delay of attention, what that of the question?
+        Arm("recall withheld (none held)", delayed(base, hold="none", withhold=("recall",))),
+        # The first study's form: four changes at once.
         Arm("staged", staged(at_its_best)),
         Arm("staged (none held)", staged(at_its_best, hold="none")),
-        Arm("joint (recall withheld)", delayed(base, hold="none", withhold=("recall",))),
     ]
     for name, settings in {
         "outcome": {"supervision": "outcome"},

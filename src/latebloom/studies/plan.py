@@ -54,7 +54,7 @@ class Plan:
     """On which every choice of an arm is tried."""
     second_round: Sequence[int] = ()
     """More held-out seeds, on which the best of them are tried: the best of many on few seeds is often a lucky one."""
-    finalists: int = 4
+    finalists: int = 3
     """How many of an arm's choices go on to the second round, if there is one."""
 
     def __post_init__(self) -> None:
@@ -77,6 +77,8 @@ class Plan:
         if set(self.tuning_seeds) & set(self.second_round):
             raise ConfigError("second_round: its seeds are other ones than tuning_seeds")
         if self.second_round:
+            if not self.tuning_seeds:
+                raise ConfigError("second_round: it takes a first one; give tuning_seeds too")
             require(self.finalists >= 1, "finalists", self.finalists, "1 or more")
         for seeds, what in (*reported, *held_out):
             if len(set(seeds)) != len(seeds):

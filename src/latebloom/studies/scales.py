@@ -120,8 +120,8 @@ def delayed(config: RunConfig, until: Trigger | None = None, **settings: Any) ->
 
 
 def staged(config: RunConfig, until: Trigger | None = None, **settings: Any) -> RunConfig:
-    """The same run as our searches found it best: attention held back, and until it is let in nothing asked but the
-    state; one schedule through both phases, as joint training has it."""
+    """The same run in two stages: attention held back, and until it is let in nothing asked but the state; one schedule
+    through both, as joint training has it. On the composite task our searches found this best."""
     task = config.task
     later = tuple(answer for answer in task.answers if task.state_answer not in (None, answer))
     config = replace(config, training=replace(config.training, restart=False))

@@ -37,7 +37,7 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Delay:
-    """How attention is held back, and until when."""
+    """How attention is held back, what is not asked meanwhile, and until when."""
 
     until: Trigger
     """What ends the delay."""
@@ -67,9 +67,9 @@ class Training:
     steps: int = 15_000
     """Optimizer steps in all."""
     delayed: Phase = field(default_factory=Phase)
-    """While attention is held back."""
+    """Until the switch."""
     full: Phase = field(default_factory=Phase)
-    """With attention in: after the switch, or all of joint training."""
+    """After the switch, or all of joint training."""
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW's averaging factors."""
     weight_decay: float = 0.01
