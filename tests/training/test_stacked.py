@@ -38,7 +38,6 @@ def different_runs(small: RunConfig) -> dict[str, RunConfig]:
     slow = replace(small.training.full, learning_rate=1e-3, warmup=5, schedule="constant")
     return {
         "delayed": replace(small, seed=1),
-        "the same": replace(small, seed=2),
         "joint": with_training(replace(small, delay=None, seed=3), full=replace(small.training.full, cycles=2)),
         "another rate": with_training(replace(small, seed=4), full=slow, recurrence_factor=0.5, attention_factor=2.0),
         "another way": with_training(replace(small, seed=9), restart=False, state_noise=0.1, weigh="positions"),
