@@ -88,6 +88,15 @@ def test_every_way_to_hold_attention_back_can_be_set(hold):
     assert config.delay.hold == hold
 
 
+def test_a_single_answer_is_withheld_by_its_name_also_where_there_was_no_delay(tmp_path):
+    changes = ["delay.until.name=at_step", "delay.until.step=900", "delay.withhold=recall"]
+    delayed = with_overrides(recipe("demo-joint"), changes)
+    assert delayed == recipe("demo-dat")
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**delayed.to_json(), "delay": {**delayed.to_json()["delay"], "withhold": "recall"}}))
+    assert load_config(file) == delayed
+
+
 def test_none_is_a_word_where_a_field_knows_it():
     rotary = with_overrides(DELAYED, ["model.attention.positions=rotary"])
     assert with_overrides(rotary, ["model.attention.positions=none"]).model.attention.positions == "none"

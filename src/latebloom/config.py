@@ -61,6 +61,12 @@ class RunConfig:
             self._check_delay(self.delay)
 
     def _check_delay(self, delay: Delay) -> None:
+        shapes = [(phase.warmup, phase.schedule, phase.cycles) for phase in (self.training.delayed, self.training.full)]
+        if not self.training.restart and shapes[0] != shapes[1]:
+            raise ConfigError(
+                "training.restart: without a restart one schedule runs through both phases, so warmup, schedule and "
+                f"cycles of delayed {shapes[0]} and full {shapes[1]} must be the same; rates and batches may differ"
+            )
         if "a" not in self.model.layout:
             raise ConfigError(
                 f"delay: a model of layout {self.model.layout!r} has no attention to hold back; set delay=null"
@@ -163,7 +169,7 @@ def load_config(path: str | Path) -> RunConfig:
     names = [f.name for f in fields(RunConfig)]
     if isinstance(data, dict) and data and data.keys().isdisjoint(names):
         raise ConfigError(f"config: {path} is not the configuration of a run; it has none of {', '.join(names)}")
-    return read_settings(RunConfig, data)
+    return _read(data)
 
 
 def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
@@ -178,6 +184,13 @@ def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     # Another task or trigger first, whatever the order: its fields replace those of the old one.
     for name, text in sorted(changes, key=lambda change: not change[0].endswith(".name")):
         _put(data, name.split("."), text, name)
+    return _read(data)
+
+
+def _read(data: Any) -> RunConfig:
+    delay = data.get("delay") if isinstance(data, dict) else None
+    if isinstance(delay, dict) and isinstance(delay.get("withhold"), str):  # a name, or several with commas
+        data = {**data, "delay": {**delay, "withhold": [name for name in delay["withhold"].split(",") if name]}}
     return read_settings(RunConfig, data)
 
 

@@ -1,11 +1,14 @@
 """What the arms of a study differ in, from their configurations alone."""
 
 import json
+import shlex
 from dataclasses import replace
 
 import pytest
 from synthetic import evaluation, record
 
+from latebloom.config import with_overrides
+from latebloom.recipes import recipe
 from latebloom.report.differences import differences_table
 from latebloom.report.panel import panels
 
@@ -37,7 +40,7 @@ def test_a_part_that_one_arm_has_and_another_has_not_is_a_difference(delayed_fir
     if delayed_first:
         assert rows_of(dat=dat, joint=joint) == {"dat": "–", "joint": "delay=null"}
     else:
-        said = "delay.until.name=at_step, delay.until.step=5, delay.hold=bypass"
+        said = "delay.until.name=at_step delay.until.step=5 delay.hold=bypass"
         assert rows_of(joint=joint, dat=dat) == {"joint": "–", "dat": said}
 
 
@@ -50,3 +53,13 @@ def test_without_two_configurations_that_differ_there_is_no_table():
     assert rows_of(joint=changed(), other=changed()) is None
     assert rows_of(joint=changed()) is None
     assert rows_of(joint=changed(), other="no JSON") is None
+
+
+@pytest.mark.parametrize(
+    ("first", "other"), [("demo-joint", "demo-dat"), ("demo-dat", "demo-joint"), ("paper-joint", "paper-dat")]
+)
+def test_what_is_said_can_be_pasted_into_a_shell(first, other):
+    configs = {name: json.dumps(recipe(name).to_json()) for name in (first, other)}
+    rows = rows_of(**configs)
+    assert rows is not None
+    assert with_overrides(recipe(first), shlex.split(rows[other])) == recipe(other)

@@ -6,7 +6,7 @@ from math import cos, pi
 import pytest
 import torch
 
-from latebloom import Delay, Phase, Training, at_fraction, at_step
+from latebloom import Delay, ModularSum, Phase, RunConfig, Training, at_fraction, at_step, hybrid
 from latebloom.errors import ConfigError
 from latebloom.training.schedule import learning_rate, rate_of_step, unfinished_warmups
 from latebloom.training.trainer import Trainer
@@ -42,8 +42,12 @@ def test_more_cycles_than_steps_never_stop_the_training():
 
 
 def test_one_schedule_takes_phases_of_one_shape():
-    with pytest.raises(ConfigError, match=r"restart: .* delayed \(5, 'cosine', 1\) and full \(95, 'cosine', 1\)"):
-        Training(restart=False, delayed=Phase(warmup=5), full=Phase(warmup=95))
+    training, delay = Training(restart=False, delayed=Phase(warmup=5), full=Phase(warmup=95)), Delay(until=at_step(9))
+    with pytest.raises(
+        ConfigError, match=r"training\.restart: .* delayed \(5, 'cosine', 1\) and full \(95, 'cosine', 1\)"
+    ):
+        RunConfig(task=ModularSum(), model=hybrid(), delay=delay, training=training)
+    RunConfig(task=ModularSum(), model=hybrid(), training=training)  # joint training has one schedule anyway
 
 
 def test_two_cycles_of_joint_training_have_the_rates_of_a_delay_of_half_the_steps():
@@ -111,6 +115,9 @@ def test_a_phase_that_ends_within_its_warm_up_is_named_and_no_other():
     assert [sentence.split(":")[0] for sentence in late] == ["training.delayed.warmup", "training.full.warmup"]
     once = Training(steps=300, delayed=Phase(warmup=200), full=Phase(warmup=200), restart=False)
     assert unfinished_warmups(once, Delay(until=at_step(60))) == []
+    (whole,) = unfinished_warmups(replace(once, steps=100), Delay(until=at_step(60)))
+    assert "in a schedule of 100 ends at 50%" in whole
+    assert whole.endswith("set training.delayed.warmup=10 and training.full.warmup=10, for example")
     (cycle,) = unfinished_warmups(replace(training, full=replace(short, cycles=4)), None)
     assert "a warm-up of 40 steps in a cycle of 25 ends at 62%" in cycle
     unwarmed = replace(training, delayed=Phase(warmup=0), full=Phase(warmup=0))

@@ -1,6 +1,7 @@
 """What the arms of a study differ in: the settings of each that are not those of the first."""
 
 import json
+import shlex
 from collections import Counter
 
 from latebloom.report.panel import Panel
@@ -20,7 +21,7 @@ def differences_table(panel: Panel) -> Table | None:
     rows = []
     for arm in panel.arms:
         changed = {} if arm == first or arm not in configs else _changed(configs[arm], configs[first], configs)
-        said = ", ".join(f"{name}={value}" for name, value in changed.items())
+        said = " ".join(shlex.quote(f"{name}={value}") for name, value in changed.items())
         rows.append((Cell(arm), Cell(said) if said else EMPTY))
     if all(said is EMPTY for _, said in rows):
         return None

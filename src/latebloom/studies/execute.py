@@ -133,7 +133,7 @@ def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failur
                     "chosen": best,
                     "choices": [
                         {
-                            "changes": changes(arm.choices[0], choice),
+                            "changes": changes(arm.config, choice),
                             "seeds": len(run_set),
                             "accuracy_beyond": score,
                         }
@@ -223,7 +223,8 @@ def _claimed(out: Path, name: str, plan: Plan) -> Iterator[None]:
         file = out / "study.json"
         if file.exists() and RunFolder(out).read_json(file) != about:
             raise CheckpointError(
-                f"out: {out} holds another study, or this one at another scale; choose another folder"
+                f"out: {out} holds another study, or this one with other settings or at another scale; "
+                "choose another folder"
             )
         write_json(file, about)
         yield

@@ -31,7 +31,7 @@ class Arm:
     name: str
     """What the report calls it, such as joint or dat."""
     config: RunConfig
-    """The run; the study sets its seed."""
+    """The run; the study sets its seed. Where there are choices, they are told by what they change in it."""
     choices: tuple[RunConfig, ...] = ()
     """Configurations of which the best on held-out seeds is trained instead, such as a grid of learning rates."""
     group: str = ""
@@ -72,8 +72,12 @@ class Plan:
         reported = [(self.seeds, "seeds"), *((arm.seeds, f"arm {arm.name}: seeds") for arm in self.arms)]
         held_out = [(self.tuning_seeds, "tuning_seeds"), (self.second_round, "second_round")]
         for kept, what in held_out:
-            if any(set(seeds) & set(kept) for seeds, _ in reported):
-                raise ConfigError(f"{what}: a choice is made on seeds that the study does not report")
+            both = sorted({seed for seeds, _ in reported for seed in seeds} & set(kept))
+            if both:
+                raise ConfigError(
+                    f"{what}: a choice is made on seeds that the study does not report; in both: "
+                    f"{', '.join(map(str, both))}"
+                )
         if set(self.tuning_seeds) & set(self.second_round):
             raise ConfigError("second_round: its seeds are other ones than tuning_seeds")
         if self.second_round:

@@ -41,10 +41,11 @@ def unfinished_warmups(training: Training, delay: Delay | None) -> list[str]:
     for name, phase, length in phases:
         steps = max(1, length // phase.cycles)
         if length > 0 and steps <= phase.warmup:
-            field = f"training.{name}.warmup"
-            where = f"a {'cycle' if phase.cycles > 1 else 'phase'} of {steps}"
+            once = delay is not None and not training.restart
+            fields = [f"training.{one}.warmup" for one in (("delayed", "full") if once else (name,))]
+            where = f"a {'cycle' if phase.cycles > 1 else 'schedule' if once else 'phase'} of {steps}"
             said.append(
-                f"{field}: a warm-up of {phase.warmup} steps in {where} ends at {steps / phase.warmup:.0%} "
-                f"of the learning rate; set {field}={steps // 10}, for example"
+                f"{fields[0]}: a warm-up of {phase.warmup} steps in {where} ends at {steps / phase.warmup:.0%} "
+                f"of the learning rate; set {' and '.join(f'{field}={steps // 10}' for field in fields)}, for example"
             )
     return said

@@ -5,7 +5,7 @@ from typing import Literal
 
 from latebloom.delay.controller import Hold
 from latebloom.delay.triggers import Trigger
-from latebloom.errors import ConfigError, require
+from latebloom.errors import require
 from latebloom.fields import check_fields
 from latebloom.kernels.precision import Precision
 
@@ -105,12 +105,6 @@ class Training:
         for name in ("steps", "log_every", "check_every", "checkpoint_every"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         require(all(0 <= beta < 1 for beta in self.betas), "betas", self.betas, "from 0 to below 1")
-        shapes = [(phase.warmup, phase.schedule, phase.cycles) for phase in (self.delayed, self.full)]
-        if not self.restart and shapes[0] != shapes[1]:
-            raise ConfigError(
-                "restart: without a restart one schedule runs through both phases, so warmup, schedule and cycles of "
-                f"delayed {shapes[0]} and full {shapes[1]} must be the same; rates and batches may differ"
-            )
         require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
         require(self.clip > 0, "clip", self.clip, "above 0")
         require(self.recurrence_factor >= 0, "recurrence_factor", self.recurrence_factor, "0 or more")
