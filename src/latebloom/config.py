@@ -188,6 +188,7 @@ def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
 
 
 def _read(data: Any) -> RunConfig:
+    """The configuration that plain data stand for."""
     delay = data.get("delay") if isinstance(data, dict) else None
     if isinstance(delay, dict) and isinstance(delay.get("withhold"), str):  # a name, or several with commas
         data = {**data, "delay": {**delay, "withhold": [name for name in delay["withhold"].split(",") if name]}}

@@ -38,6 +38,7 @@ def different_runs(paper: RunConfig) -> list[RunConfig]:
         replace(paper, seed=4, delay=Delay(until=at_step(60), hold="ramp", ramp_steps=20)),
         replace(paper, seed=5, delay=Delay(until=when_beyond(0.3, latest=70, every=10))),
         replace(disturbed(paper), seed=6),
+        replace(paper, seed=8, delay=Delay(until=at_step(40), hold="none", withhold=("recall",))),
         replace(paper, seed=7, training=replace(paper.training, weigh="positions", restart=False)),
     ]
 
