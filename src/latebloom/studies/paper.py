@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from latebloom.config import RunConfig
 from latebloom.models.settings import hybrid, lstm, transformer
 from latebloom.studies.plan import Arm, Plan, Scale, study
 from latebloom.studies.scales import (
-    SHARPENED,
+    ATTENTION,
     SIZES,
     Size,
     at_rate,
@@ -37,26 +38,31 @@ def paper(scale: Scale) -> Plan:
 
 
 def _arms(size: Size, task: Task, seeds: Sequence[int] = ()) -> list[Arm]:
-    hybrid_run = base_config(size, task, hybrid(width=size.width, **SHARPENED))
+    hybrid_run = base_config(size, task, hybrid(width=size.width, **ATTENTION))
     runs = {
         "lstm": base_config(size, task, lstm(width=size.width)),
-        "transformer": base_config(size, task, transformer(width=size.width, **SHARPENED)),
+        "transformer": base_config(size, task, transformer(width=size.width, **ATTENTION)),
         "joint": hybrid_run,
-        "dat": staged(hybrid_run),
     }
+    if len(task.answers) > 1:
+        # What of the delay is that of attention, what that of the question?
+        runs["joint (asked late)"] = staged(hybrid_run, hold="none")
+    runs["dat"] = staged(hybrid_run)
     return [Arm(name, run, _grid(size, run), seeds=seeds) for name, run in runs.items()]
 
 
 def _grid(size: Size, run: RunConfig) -> tuple[RunConfig, ...]:
-    """Every learning rate with both ways of weighing the loss, with and without noise on what is remembered; a
-    Transformer, which remembers nothing, with and without positions instead."""
+    """Every learning rate with both ways of weighing the loss, scores as they are and sharpened, with and without noise
+    on what is remembered; a Transformer, which remembers nothing, with and without positions instead."""
     # One answer: both ways weigh it alike.
     weighings = ("answers", "positions") if len(run.task.answers) > 1 else (run.training.weigh,)
-    if "r" in run.model.layout:
-        forms = (run, disturbed(run))
-    else:
-        forms = (run, replace(run, model=replace(run.model, attention=replace(run.model.attention, positions="none"))))
+    forms = [run] if "a" not in run.model.layout else [run, _attention(run, sharpen=True)]
+    forms += [disturbed(form) if "r" in run.model.layout else _attention(form, positions="none") for form in forms]
     return tuple(
         at_rate(replace(form, training=replace(form.training, weigh=weigh)), rate)
         for form, rate, weigh in product(forms, size.rates, weighings)
     )
+
+
+def _attention(run: RunConfig, **settings: Any) -> RunConfig:
+    return replace(run, model=replace(run.model, attention=replace(run.model.attention, **settings)))
