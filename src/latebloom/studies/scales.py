@@ -37,7 +37,7 @@ TO_THREE, TO_SIXTEEN = (1, 2, 3), (0.4, 1, 1.2, 1.4, 2, 3, 4, 6, 8, 16)
 SIZES: dict[Scale, Size] = {
     "tiny": Size(
         seeds=2, tuning_seeds=1, second_round=1, steps=60, width=16, batch=16,
-        rates=(3e-3, 6e-3), multiples=TO_THREE, sequences=64,
+        rates=(6e-3,), multiples=TO_THREE, sequences=64,
     ),
     "paper": Size(
         seeds=20, tuning_seeds=2, second_round=4, steps=20_000, width=64, batch=64,
@@ -50,7 +50,7 @@ SIZES: dict[Scale, Size] = {
 }  # fmt: skip
 # Studies that compare many arms with each other: fewer steps and seeds.
 MANY_ARMS: dict[Scale, Size] = {
-    "tiny": SIZES["tiny"],
+    "tiny": replace(SIZES["tiny"], rates=(3e-3, 6e-3)),
     "paper": Size(
         seeds=10, tuning_seeds=0, second_round=0, steps=10_000, width=64, batch=64,
         rates=(6e-3, 1.2e-2), multiples=TO_SIXTEEN, sequences=1024,
