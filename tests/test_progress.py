@@ -17,6 +17,7 @@ def a_study_in_its_midst(console: Console, folder: Path) -> None:
     (folder / RUNS[0]).mkdir(parents=True)
     (folder / RUNS[0] / "result.json").write_text("{}")
     with StudyBar(console) as bar:
+        bar.what = "the runs to report"
         bar.expect(dict.fromkeys(RUNS), folder)
         bar.show(RUNS[1], Progress(60, 60, "done", loss=0.5, accuracy_beyond=0.25, tested=1.0))
         bar.show(RUNS[3], Progress(30, 60, "full", loss=0.7, accuracy_beyond=0.9))
@@ -27,9 +28,9 @@ def test_a_log_says_how_many_are_done_running_and_failed_and_how_long_the_rest_t
     written = StringIO()
     a_study_in_its_midst(Console(file=written, width=80), tmp_path)
     first, *_, last = written.getvalue().splitlines()
-    assert first.startswith("6 runs: 1 done, 0 running, step")
+    assert first.startswith("6 runs: 1 done, 0 running, the runs to report: step")
     assert "left" not in first  # what was finished before says nothing of the pace
-    assert last.startswith("6 runs: 2 done, 1 running, 1 failed, about 0:00:00 left, step 0/60, failed, median loss")
+    assert last.startswith("6 runs: 2 done, 1 running, 1 failed, about 0:00:00 left, the runs to report: step 0/60,")
     assert last.endswith("beyond: composite/dat 90%, composite/joint 25%")
 
 
@@ -41,7 +42,7 @@ def test_a_terminal_shows_all_of_it(width, tmp_path):
     assert "6 runs" in bar
     assert "2 done, 1 running, 1 failed" in bar
     assert "left" in bar
-    assert step.split(",")[0] == "step 0/60"
+    assert step.split(",")[0] == "the runs to report: step 0/60"
     assert leaders.strip() == "beyond: composite/dat 90%, composite/joint 25%"
 
 

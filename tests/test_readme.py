@@ -112,7 +112,7 @@ def test_the_commands_work_as_printed_with_smaller_models(tmp_path):
         "evaluate",
         "study",
         "study",
-        "report",
+        *["report"] * 2,
         "bench",
     ]
     for words in [words for words in commands() if words[0] not in ("study", "bench")]:  # they have tests of their own

@@ -248,21 +248,21 @@ def study(
 
 
 def report(
-    files: Annotated[Positional[tuple[Path, ...]], arg(metavar="FILE ...")], /, *, out: Path = Path("report")
+    paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="PATH ...")], /, *, out: Path = Path("report")
 ) -> None:
-    """A page, pictures and tables from results files, without running anything.
+    """A page, pictures and tables from results, without running anything.
 
     Args:
-        files: Results files of studies.
+        paths: Results files, the folders of studies, and the folders of single runs, which are set side by side.
         out: The folder for index.html, figures/ and tables/.
     """
     from latebloom.report.study import read_sections, write_report
     from latebloom.report.tables import for_terminal
     from latebloom.report.terminal import say, show_table
 
-    if not files:
-        raise ConfigError("report: give one or more results files, such as results/paper.parquet")
-    sections = read_sections(files)
+    if not paths:
+        raise ConfigError("report: give results files or folders of runs, such as results/paper.parquet or runs/mine")
+    sections = read_sections(paths)
     page = write_report(sections, out)
     console = Console()
     for section in sections:

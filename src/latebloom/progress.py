@@ -106,8 +106,9 @@ class _BarWithLines(Progress):
 class CrowdBar:
     """One bar for many runs: how many are done or have failed, and how the others stand. Use as a context manager."""
 
-    def __init__(self, names: list[str], console: Console | None = None) -> None:
+    def __init__(self, names: list[str], console: Console | None = None, what: str = "") -> None:
         self.console = console or Console(file=sys.stderr)
+        self._what = f"{what}: " if what else ""
         self._seen: dict[str, Seen | None] = dict.fromkeys(names)
         self._bars = _BarWithLines(
             TextColumn("[bold]{task.description}"),
@@ -158,7 +159,7 @@ class CrowdBar:
         loss = _number(losses[len(losses) // 2] if losses else None, ".3f")
         stand = f"{finished} done, {len(started) - finished - failed} running"
         stand += f", {failed} failed" if failed else ""
-        lines = (f"step {seen.step}/{seen.steps}, {seen.phase}, median loss {loss}", *self._leaders())
+        lines = (f"{self._what}step {seen.step}/{seen.steps}, {seen.phase}, median loss {loss}", *self._leaders())
         self._bars.lines = lines
         self._bars.update(self._bar, completed=done, stand=stand)
         tenth = 11 if finished + failed == len(self._seen) else int(10 * done / len(self._seen))
@@ -190,6 +191,8 @@ class StudyBar:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(file=sys.stderr)
+        self.what = ""
+        """What the next runs are for, in a word or two."""
         self._crowd: CrowdBar | None = None
 
     def __enter__(self) -> Self:
@@ -203,7 +206,7 @@ class StudyBar:
     def expect(self, configs: Mapping[str, object], folder: Path) -> None:
         """Another set of runs begins; those that are finished count as done."""
         self._end()
-        self._crowd = CrowdBar(list(configs), self.console)
+        self._crowd = CrowdBar(list(configs), self.console, self.what)
         self._crowd.__enter__()
         self._crowd.count_finished([name for name in configs if (folder / name / "result.json").exists()])
 

@@ -48,15 +48,18 @@ def run_study(
     say(console, f"Study {title}, scale {scale}: {_size(plan)}. Everything goes to {out}")
     with _trainer(on, address, workers) as train, StudyBar() as bar:
 
+        def announce(stage: str) -> None:
+            bar.what = stage
+
         def runner(configs: dict[str, RunConfig], folder: Path) -> dict[str, str]:
             bar.expect(configs, folder)
             return train(configs, folder, workers=workers, device=device, observe=bar.show)
 
         try:
-            outcome = execute(title, plan, out, runner)
+            outcome = execute(title, plan, out, runner, announce)
         except InterruptedRun as stop:
             raise InterruptedRun(f"{stop}; go on with: latebloom {shlex.join(sys.argv[1:])}") from None
-    sections = read_sections([outcome.results])
+    sections = read_sections([out])
     page = write_report(sections, out / "report")
     for section in sections:
         show_table(console, for_terminal(section.tables["accuracy"]))

@@ -338,7 +338,7 @@ def test_the_command_makes_a_report_and_says_where(results, tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["report"], "give one or more results files"),
+        (["report"], "give results files or folders of runs"),
         (["report", "none.parquet"], "results: none.parquet cannot be read (No such file or directory)"),
         (["report", "text.parquet"], "results: text.parquet is not a parquet file, or a damaged one"),
         (["report", "paper.parquet", "paper.parquet"], "is in both paper.parquet and paper.parquet"),

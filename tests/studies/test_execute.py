@@ -65,8 +65,9 @@ def test_the_best_choices_go_on_to_a_second_round_and_one_of_them_is_chosen(plan
         asked.append(list(configs))
         return in_turn(configs, folder)
 
-    outcome = execute("mine", plan, tmp_path, runner)
-    assert [len(names) for names in asked] == [3, 4, 1]
+    outcome = execute("mine", plan, tmp_path, runner, lambda stage: asked.append(stage))
+    assert asked[::2] == ["choosing settings", "choosing settings, second round", "the runs to report"]
+    assert [len(names) for names in asked[1::2]] == [3, 4, 1]
 
     def beyond(record):  # what the choice is made by, from the results file alone
         lengths = [length for length in record.evaluation.lengths if length > record.training_length]

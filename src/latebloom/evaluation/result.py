@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import mean
 from typing import Any
 
 from latebloom.errors import CheckpointError
@@ -56,6 +57,12 @@ class Evaluation:
     def reach(self) -> float:
         """The longest length up to which every tested one holds, in training lengths."""
         return held_length(self.counts) / self.training_length
+
+    @property
+    def mean_beyond(self) -> float:
+        """Mean accuracy over the tested lengths beyond the training length; over all where none is."""
+        beyond = [length for length in self.lengths if length > self.training_length]
+        return mean(self.accuracy(length) for length in beyond or self.lengths)
 
     @property
     def cliff(self) -> int | None:

@@ -14,16 +14,15 @@ Settings = dict[str, str]
 
 def differences_table(panel: Panel) -> Table | None:
     """A row an arm; None where no two arms have configurations that differ."""
-    configs = {arm: found for arm in panel.arms if (found := _settings(panel, arm))}
+    configs = {arm: found for arm in panel.arms if (found := settings_of(panel, arm))}
     if len(configs) < 2:
         return None
     first = next(iter(configs))
     rows = []
     for arm in panel.arms:
         changed = {} if arm == first or arm not in configs else _changed(configs[arm], configs[first], configs)
-        said = " ".join(shlex.quote(f"{name}={value}") for name, value in changed.items())
-        rows.append((Cell(arm), Cell(said) if said else EMPTY))
-    if all(said is EMPTY for _, said in rows):
+        rows.append((Cell(arm), as_written(changed)))
+    if all(changes is EMPTY for _, changes in rows):
         return None
     return Table(
         title=f"What the arms differ in: {panel.title}",
@@ -34,7 +33,7 @@ def differences_table(panel: Panel) -> Table | None:
     )
 
 
-def _settings(panel: Panel, arm: str) -> Settings:
+def settings_of(panel: Panel, arm: str) -> Settings:
     """The settings of an arm, all but the seed; none if its configuration is not JSON."""
     run = next((run for run in panel.runs if run.arm == arm), None)
     try:
@@ -45,6 +44,12 @@ def _settings(panel: Panel, arm: str) -> Settings:
         return {}
     named = (setting for setting in flat(config) if setting[0] != "seed")
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in named}
+
+
+def as_written(settings: Settings) -> Cell:
+    """Settings as one would write them in a shell."""
+    said = " ".join(shlex.quote(f"{name}={value}") for name, value in settings.items())
+    return Cell(said) if said else EMPTY
 
 
 def _changed(mine: Settings, first: Settings, configs: dict[str, Settings]) -> Settings:

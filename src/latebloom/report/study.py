@@ -7,6 +7,7 @@ from pathlib import Path
 from latebloom.errors import ConfigError
 from latebloom.report.arms import arms_figure
 from latebloom.report.charts import save_chart
+from latebloom.report.choices import choices_table
 from latebloom.report.differences import differences_table
 from latebloom.report.figures import accuracy_figure, answer_figures, curve_figures
 from latebloom.report.panel import Panel, comparisons, panels
@@ -16,23 +17,28 @@ from latebloom.report.study_tables import accuracy_table, comparison_table, ever
 from latebloom.report.switches import switch_table
 from latebloom.report.tables import as_latex, as_markdown
 from latebloom.report.words import doubt, headline
-from latebloom.results.file import read_results
+from latebloom.results.gather import gather
+from latebloom.results.record import TUNING
 
 FIGURE_FORMATS = ("svg", "pdf", "png")
 
 
 def read_sections(paths: Sequence[Path]) -> list[Section]:
-    """What results files say, panel by panel."""
-    found = panels(read_results(paths))
+    """What results files say, and the folders of studies and runs, panel by panel."""
+    every = {(panel.study, panel.task, panel.training_length): panel for panel in panels(gather(paths))}
+    # Beside its study a choice is a table; alone its runs are like any.
+    tuning = {of: panel for of in every if (panel := every.get((f"{of[0]}{TUNING}", *of[1:])))}
+    found = [panel for panel in every.values() if panel not in tuning.values()]
     names: dict[str, None] = {}
     sections = []
     for panel, compared in zip(found, comparisons(found), strict=True):
         name = _file_name(f"{panel.study}-{panel.task}-{panel.training_length}", names)
-        sections.append(_section(name, panel, compared))
+        of = panel.study, panel.task, panel.training_length
+        sections.append(_section(name, panel, compared, tuning.get(of)))
     return sections
 
 
-def _section(name: str, panel: Panel, compared: list[Comparison]) -> Section:
+def _section(name: str, panel: Panel, compared: list[Comparison], tuning: Panel | None) -> Section:
     tables = {"accuracy": accuracy_table(panel), "reach": reach_table(panel)}
     if compared:
         tables["compared"] = comparison_table(panel, compared)
@@ -40,6 +46,8 @@ def _section(name: str, panel: Panel, compared: list[Comparison]) -> Section:
         tables["switches"] = switches
     if (differences := differences_table(panel)) is not None:
         tables["differences"] = differences
+    if tuning is not None:
+        tables["choices"] = choices_table(panel, tuning)
     return Section(
         name=name,
         panel=panel,

@@ -99,6 +99,7 @@ def _add_section(page: Page, section: Section, studies: list[str]) -> None:
         ("compared", "Arms compared"),
         ("switches", "When attention comes in"),
         ("differences", "What the arms differ in"),
+        ("choices", "How settings were chosen"),
     ):
         if name in section.tables:
             table = section.tables[name]

@@ -18,6 +18,8 @@ from latebloom.results.record import CurvePoint, RunRecord
 if TYPE_CHECKING:
     import polars
 
+RESULTS_FILE, TUNING_FILE = "results.parquet", "tuning.parquet"
+"""In a study's folder: its runs, and those on which settings were chosen."""
 FORMAT = "1"
 MARK = "latebloom_results"
 KEY = ("study", "task", "training_length", "arm", "seed")

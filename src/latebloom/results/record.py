@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from latebloom.evaluation.result import Evaluation
 
+TUNING, CHOICE = ", tuning", ", choice "
+"""What the name of a study and that of an arm get in runs that are made to choose settings."""
+
 
 @dataclass(frozen=True)
 class CurvePoint:

@@ -17,7 +17,8 @@ from latebloom.config import RunConfig
 from latebloom.errors import CheckpointError, ConfigError, LatebloomError
 from latebloom.evaluation.result import Evaluation
 from latebloom.results.collect import StudyRun, collect
-from latebloom.results.file import write_results
+from latebloom.results.file import RESULTS_FILE, TUNING_FILE, write_results
+from latebloom.results.record import CHOICE, TUNING
 from latebloom.results.settings import flat
 from latebloom.studies.plan import Arm, Plan
 from latebloom.training.checkpoint import write_json
@@ -36,18 +37,23 @@ class StudyOutcome:
     """Run folders, relative to the study's, and why they failed."""
 
 
-def execute(name: str, plan: Plan, out: Path, runner: Runner) -> StudyOutcome:
-    """Train what is not trained yet, and collect all of it; safe to stop and to start again at any moment."""
+def execute(
+    name: str, plan: Plan, out: Path, runner: Runner, announce: Callable[[str], None] = lambda stage: None
+) -> StudyOutcome:
+    """Train what is not trained yet, and collect all of it; safe to stop and to start again at any moment. `announce`
+    is told in a word or two what the runs are for that come next."""
     with _claimed(out, name, plan):
         failures: dict[str, str] = {}
         tuning: list[StudyRun] = []
-        for find_runs in (_tuning_runs, _second_round):
+        for stage, find_runs in _ROUNDS.items():
             if more := find_runs(name, plan, out):
-                failures |= _train(more, out, runner, out / "tuning.parquet", failures, before=tuning)
+                announce(stage)
+                failures |= _train(more, out, runner, out / TUNING_FILE, failures, before=tuning)
                 tuning += more
         runs = _final_runs(name, plan, out, tuning, failures)
-        failures |= _train(runs, out, runner, out / "results.parquet", failures)
-        return StudyOutcome(out / "results.parquet", failures)
+        announce("the runs to report")
+        failures |= _train(runs, out, runner, out / RESULTS_FILE, failures)
+        return StudyOutcome(out / RESULTS_FILE, failures)
 
 
 def _train(
@@ -97,7 +103,10 @@ def _second_round(name: str, plan: Plan, out: Path) -> list[StudyRun]:
 def _tuning_run(name: str, arm: Arm, place: Path, k: int, seed: int) -> StudyRun:
     folder = place / f"choice-{k}" / f"seed-{seed}"
     config = replace(arm.choices[k], seed=seed)
-    return StudyRun(f"{name}, tuning", arm.task, f"{arm.name}, choice {k}", config, folder)
+    return StudyRun(f"{name}{TUNING}", arm.task, f"{arm.name}{CHOICE}{k}", config, folder)
+
+
+_ROUNDS = {"choosing settings": _tuning_runs, "choosing settings, second round": _second_round}
 
 
 def _best(scores: list[float | None], count: int) -> list[int]:
@@ -162,7 +171,7 @@ def _begun(arm: Arm, place: Path, plan: Plan) -> int | None:
 
 def _by_choice(arm: Arm, tuning: list[StudyRun]) -> list[list[StudyRun]]:
     mine = [run for run in tuning if run.task == arm.task]
-    return [[run for run in mine if run.arm == f"{arm.name}, choice {k}"] for k in range(len(arm.choices))]
+    return [[run for run in mine if run.arm == f"{arm.name}{CHOICE}{k}"] for k in range(len(arm.choices))]
 
 
 def _score(runs: list[StudyRun]) -> float | None:
@@ -173,8 +182,7 @@ def _score(runs: list[StudyRun]) -> float | None:
         if not folder.is_finished:
             return None
         evaluation = Evaluation.from_json(folder.read_json(folder.evaluation_file))
-        beyond = [length for length in evaluation.lengths if length > evaluation.training_length]
-        found.append(mean(evaluation.accuracy(length) for length in beyond or evaluation.lengths))
+        found.append(evaluation.mean_beyond)
     return mean(found)
 
 

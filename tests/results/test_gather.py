@@ -1,0 +1,85 @@
+"""Runs to report on, wherever they are."""
+
+from dataclasses import replace
+
+import pytest
+
+from latebloom import run
+from latebloom.cli import main
+from latebloom.errors import InterruptedRun, ResultsError
+from latebloom.results.gather import gather
+from latebloom.studies.execute import execute
+from latebloom.studies.plan import Arm, Plan
+
+
+@pytest.fixture
+def quick(tiny):
+    return replace(tiny, training=replace(tiny.training, steps=8, check_every=4), delay=None)
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_arm(quick, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wide = replace(quick, model=replace(quick.model, width=16))
+    paths = [run(config, folder, device="cpu").folder.relative_to(tmp_path) for folder, config in (
+        (tmp_path / "narrow", quick),
+        (tmp_path / "wide", wide),
+        (tmp_path / "again", replace(quick, seed=7)),
+    )]  # fmt: skip
+    found = gather(paths)
+    assert [(one.study, one.task, one.arm, one.seed) for one in found] == [
+        ("runs", "composite", "narrow", quick.seed),
+        ("runs", "composite", "wide", quick.seed),
+        ("runs", "composite", "narrow", 7),
+    ]
+    assert all(one.evaluation for one in found)
+    with pytest.raises(ResultsError, match=r"narrow and wide/\.\./narrow hold the same run; give one of them"):
+        gather([*paths, paths[1] / ".." / "narrow"])
+
+
+def test_a_run_that_was_stopped_is_shown_as_missing(quick, tmp_path):
+    def stop(seen):
+        if seen.step >= 4:
+            raise InterruptedRun("stopped by the test")
+
+    with pytest.raises(InterruptedRun):
+        run(quick, tmp_path / "cut", device="cpu", observe=stop)
+    (found,) = gather([tmp_path / "cut"])
+    assert found.evaluation is None
+    assert found.failure == "stopped before its end"
+
+
+def test_a_studys_folder_is_its_results_and_the_runs_on_which_it_chose(quick, tmp_path):
+    def train(configs, folder):
+        for name, config in configs.items():
+            run(config, folder / name, device="cpu")
+        return {}
+
+    slow = replace(quick, training=replace(quick.training, full=replace(quick.training.full, learning_rate=1e-9)))
+    plan = Plan([Arm("joint", quick, (quick, slow))], seeds=(0,), tuning_seeds=(9,))
+    execute("mine", plan, tmp_path / "study", train)
+    run(quick, tmp_path / "alone", device="cpu")
+    found = gather([tmp_path / "alone", tmp_path / "study"])
+    assert [(one.study, one.arm) for one in found] == [
+        ("mine", "joint"),
+        ("mine, tuning", "joint, choice 0"),
+        ("mine, tuning", "joint, choice 1"),
+        ("runs", str(tmp_path / "alone")),
+    ]
+
+
+def test_two_runs_are_set_side_by_side_by_the_command(quick, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    run(quick, tmp_path / "first", device="cpu")
+    run(replace(quick, model=replace(quick.model, width=16)), tmp_path / "second", device="cpu")
+    main(["report", "first", "second"])
+    said = capsys.readouterr().out
+    assert "first" in said
+    assert "second" in said
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "model.width=16" in page  # what they differ in
+
+
+def test_another_folder_is_refused(tmp_path):
+    with pytest.raises(ResultsError, match="is not the folder of a run, nor of a study that has results"):
+        gather([tmp_path])
