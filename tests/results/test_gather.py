@@ -1,6 +1,7 @@
 """Runs to report on, wherever they are."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -20,12 +21,10 @@ def quick(tiny):
 def test_runs_that_differ_in_their_seed_alone_are_one_arm(quick, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     wide = replace(quick, model=replace(quick.model, width=16))
-    paths = [run(config, folder, device="cpu").folder.relative_to(tmp_path) for folder, config in (
-        (tmp_path / "narrow", quick),
-        (tmp_path / "wide", wide),
-        (tmp_path / "again", replace(quick, seed=7)),
-    )]  # fmt: skip
-    found = gather(paths)
+    narrow, other, again = (Path(name) for name in ("narrow", "wide", "again"))
+    for folder, config in ((narrow, quick), (other, wide), (again, replace(quick, seed=7))):
+        run(config, folder, device="cpu")
+    found = gather([narrow, other, again])
     assert [(one.study, one.task, one.arm, one.seed) for one in found] == [
         ("runs", "composite", "narrow", quick.seed),
         ("runs", "composite", "wide", quick.seed),
@@ -33,7 +32,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_arm(quick, tmp_path, monke
     ]
     assert all(one.evaluation for one in found)
     with pytest.raises(ResultsError, match=r"narrow and wide/\.\./narrow hold the same run; give one of them"):
-        gather([*paths, paths[1] / ".." / "narrow"])
+        gather([narrow, other, again, other / ".." / "narrow"])
 
 
 def test_a_run_that_was_stopped_is_shown_as_missing(quick, tmp_path):
