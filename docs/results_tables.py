@@ -78,16 +78,21 @@ def paper() -> str:
     for panel in read("paper"):
         parts.append(f"### {panel.task}\n")
         parts += [_once(table, told) for table in (accuracy_table(panel), reach_table(panel))]
-        parts.append(" ".join([_chosen(panel), _exact(panel, panel.shown), _ahead(panel, "dat", "joint")]) + "\n")
+        parts.append(" ".join([_chosen(panel), _exact(panel, panel.shown), *_dat_ahead(panel)]) + "\n")
     return "\n".join(parts)
 
 
 def paper_in_short() -> str:
     panel = next(panel for panel in read("paper") if panel.task == "composite")
-    return f"{as_markdown(accuracy_table(panel))}\n{_exact(panel, panel.shown)} {_ahead(panel, 'dat', 'joint')}"
+    return " ".join([f"{as_markdown(accuracy_table(panel))}\n{_exact(panel, panel.shown)}", *_dat_ahead(panel)])
 
 
-EARLIER = ("paper-all-asked", "paper-width-128")
+def _dat_ahead(panel: Panel) -> list[str]:
+    """Delayed attention less each way of training jointly."""
+    return [_ahead(panel, "dat", arm) for arm in panel.shown if arm.startswith("joint")]
+
+
+EARLIER = ("paper-sharpened", "paper-all-asked", "paper-width-128")
 """Earlier forms of the study, of the composite task."""
 
 
@@ -167,12 +172,14 @@ def _chosen(panel: Panel) -> str:
 
 
 def _form(config: dict[str, Any]) -> str:
-    """What is chosen besides rate and weighing: noise, or the Transformer's positions."""
+    """What is chosen besides rate and weighing: noise, or the Transformer's positions, and sharpened scores."""
+    attention = config["model"]["attention"]
+    sharp = ", sharpened" if "a" in config["model"]["layout"] and attention.get("sharpen") else ""
     if "r" not in config["model"]["layout"]:
-        positions = config["model"]["attention"]["positions"]
-        return "no positions" if positions == "none" else f"{positions} positions"
+        positions = attention["positions"]
+        return f"{'no' if positions == 'none' else positions} positions{sharp}"
     noise = config["training"].get("state_noise", 0.0)
-    return f"noise {noise:g}" if noise else "no noise"
+    return f"{f'noise {noise:g}' if noise else 'no noise'}{sharp}"
 
 
 def tuning() -> str:
@@ -216,14 +223,13 @@ def _second_round(panel: Panel) -> Table:
     of_study = next(other for other in read("paper") if other.task == panel.task)
     chosen = [{**_config(run), "seed": None} for run in of_study.runs]
     most = max(len(seeds) for seeds in panel.finished.values())
-    beyond = [length for length in panel.lengths if length > panel.training_length]
     rows: list[tuple[float, str, tuple[Cell, ...]]] = []
     for name, seeds in panel.finished.items():
         if len(seeds) == most:
             config = _config(next(run for run in panel.runs if run.arm == name))
             training, arm = config["training"], name.partition(", ")[0]
             runs = list(seeds.values())
-            score = mean(run.accuracy(length) for run in runs for length in beyond)
+            score = mean(run.mean_beyond for run in runs)
             name = f"{arm} (chosen)" if {**config, "seed": None} in chosen else arm
             cells = [Cell(name), Cell(_form(config)), Cell(f"{training['full']['learning_rate']:g}")]
             cells += [Cell(training["weigh"])] if len(panel.answers) > 1 else []
@@ -390,7 +396,7 @@ def draw(study: str, image: Path) -> None:
 
 def write_or_check_report() -> None:
     """The page of all three; with --check, fail if it is of other results."""
-    files = [results_of(study) for study in STUDIES]
+    files = [results_of(study) for study in (*STUDIES, "paper-tuning")]
     stamp = f"<!-- made from results {hashlib.sha256(b''.join(file.read_bytes() for file in files)).hexdigest()} -->\n"
     if "--check" not in sys.argv[1:]:
         REPORT.write_text(study_page(read_sections(files)) + stamp)

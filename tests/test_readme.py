@@ -134,7 +134,7 @@ def test_the_make_targets_exist():
 
 
 @pytest.mark.parametrize(
-    "script", ["figures.py", "olmo_hybrid_figures.py", "performance_tables.py", "results_tables.py"]
+    "script", ["figures.py", "olmo_hybrid_figures.py", "performance_tables.py", "results_tables.py", "results_prose.py"]
 )
 def test_the_tables_are_those_of_the_results(script):
     ran = subprocess.run([sys.executable, f"docs/{script}", "--check"], cwd=ROOT, capture_output=True, text=True)
@@ -144,9 +144,10 @@ def test_the_tables_are_those_of_the_results(script):
 def test_the_recipes_of_the_paper_are_the_runs_in_the_results():
     records = read_results([ROOT / "results" / "paper.parquet"])
     runs = {record.arm: record for record in records if record.task == "composite" and record.seed == 0}
-    assert sorted(f"paper-{arm}" for arm in runs) == sorted(name for name in RECIPES if name.startswith("paper-"))
-    for arm, record in runs.items():
-        assert recipe(f"paper-{arm}").hash == record.config_hash, arm
+    runs = {f"paper-{re.sub('[^a-z]+', '-', arm).strip('-')}": record for arm, record in runs.items()}
+    assert sorted(runs) == sorted(name for name in RECIPES if name.startswith("paper-"))
+    for name, record in runs.items():
+        assert recipe(name).hash == record.config_hash, name
 
 
 def test_every_dependency_is_in_the_table_and_pinned():

@@ -7,7 +7,7 @@ from latebloom.config import RunConfig
 from latebloom.delay.triggers import at_step
 from latebloom.errors import unknown
 from latebloom.models.settings import Model, hybrid, lstm, transformer
-from latebloom.studies.scales import SHARPENED, SIZES, at_rate, base_config, composite, disturbed, staged
+from latebloom.studies.scales import ATTENTION, SHARPENED, SIZES, at_rate, base_config, composite, disturbed, staged
 from latebloom.tasks import Composite
 from latebloom.training.settings import Delay, Phase, Training, Weighing
 
@@ -86,7 +86,13 @@ def paper_dat() -> RunConfig:
 @named("paper-joint")
 def paper_joint() -> RunConfig:
     """The study's hybrid trained the ordinary way, tuned."""
-    return disturbed(_paper(hybrid(width=PAPER.width, **SHARPENED), 3e-3, "positions"))
+    return _paper(hybrid(width=PAPER.width, **ATTENTION), 6e-3, "positions")
+
+
+@named("paper-joint-asked-late")
+def paper_joint_asked_late() -> RunConfig:
+    """The study's hybrid with attention in from the start and recall asked in the second half of its steps, tuned."""
+    return staged(_paper(hybrid(width=PAPER.width, **ATTENTION), 3e-3), hold="none")
 
 
 @named("paper-lstm")
@@ -98,4 +104,4 @@ def paper_lstm() -> RunConfig:
 @named("paper-transformer")
 def paper_transformer() -> RunConfig:
     """The study's Transformer, tuned: the same blocks without recurrence, and no positions."""
-    return _paper(transformer(width=PAPER.width, **{**SHARPENED, "positions": "none"}), 1e-3, "positions")
+    return _paper(transformer(width=PAPER.width, **{**ATTENTION, "positions": "none"}), 1e-3, "positions")

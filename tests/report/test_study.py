@@ -44,8 +44,16 @@ def test_runs_that_share_study_task_and_training_length_share_a_panel():
         ("other", "composite", 25),
         ("paper", "composite", 10),
     ]
-    assert found[1].arms == found[0].arms
-    assert found[1].shown == ["joint"]
+    assert found[1].of_study == found[0].of_study == found[0].arms
+    assert found[1].arms == ("joint",)
+
+
+def test_arms_stand_in_the_order_of_the_panel_that_has_the_most():
+    records = study(seeds=1, tasks=("recall",), arms=("joint", "dat")) + study(seeds=1, arms=("joint", "late", "dat"))
+    few, many = panels(records)
+    assert few.of_study == many.of_study == ("joint", "late", "dat")
+    assert few.arms == ("joint", "dat")
+    assert [row[0].text for row in accuracy_table(few).rows] == ["joint", "dat"]
 
 
 def test_the_accuracy_table_has_means_over_seeds_and_shows_what_is_missing():

@@ -154,6 +154,7 @@ def test_a_wave_that_fails_does_not_stop_the_others(tiny, tmp_path):
     assert (tmp_path / "seed-1" / "result.json").exists()
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="takes a GPU")
 def test_more_than_fits_is_known_before_training(tiny):
     from latebloom.training.memory import runs_that_fit

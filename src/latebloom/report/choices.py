@@ -21,8 +21,8 @@ def choices_table(panel: Panel, tuning: Panel) -> Table:
         note=(
             "Of the settings that were tried for an arm those are chosen that have the highest mean accuracy over the "
             "tested lengths beyond the training length, on seeds that are not reported. Next best: the highest among "
-            "the others that were tried on as many seeds. Of the settings only those are named in which the tried ones "
-            "differ."
+            "the others that were tried on as many seeds. Being chosen flatters these figures; the other tables' are "
+            "of other seeds. Of the settings only those are named in which the tried ones differ."
         ),
         names=2,
     )

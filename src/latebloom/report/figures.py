@@ -57,7 +57,7 @@ def _by_length(panel: Panel, answer: str | None, title: str) -> Spec:
     first = panel.evaluations[0]
     guessing = guessing_levels(first) if answer is None else {"guessing": first.chance[answer]}
     right = "all answers right" if answer is None else f"{answer} right"
-    return length_chart(points, panel.training_length, guessing, title=title, right=right, names=panel.arms)
+    return length_chart(points, panel.training_length, guessing, title=title, right=right, names=panel.of_study)
 
 
 def _curves(panel: Panel, measure: str, length: int | None, title: str) -> Spec:
@@ -66,7 +66,7 @@ def _curves(panel: Panel, measure: str, length: int | None, title: str) -> Spec:
     rows = [row for run in panel.runs if (row := _curve(run, measure, length))]
     values = [value for row in rows for value in row["value"]]
     shown = {row["run"] for row in rows}
-    color = run_color(alt, [arm for arm in panel.arms if arm in shown], panel.arms)
+    color = run_color(alt, [arm for arm in panel.arms if arm in shown], panel.of_study)
     x = alt.X("step:Q", title="step", scale=alt.Scale(nice=False), axis=alt.Axis(grid=False, tickCount=6))
     if measure == "loss":
         scale = alt.Scale(type="log", nice=False) if min(values) > 0 else alt.Scale()

@@ -17,13 +17,19 @@ class Panel:
     study: str
     task: str
     training_length: int
-    arms: tuple[str, ...]
-    """Every arm of the study, also those that have no run here."""
+    of_study: tuple[str, ...]
+    """Every arm of the study, also those that are not here: an arm has one colour in all of a study's panels."""
     runs: tuple[RunRecord, ...]
 
     @property
     def title(self) -> str:
         return f"{self.task}, trained up to length {self.training_length}"
+
+    @cached_property
+    def arms(self) -> tuple[str, ...]:
+        """The arms with a run here, finished or not."""
+        here = {run.arm for run in self.runs}
+        return tuple(arm for arm in self.of_study if arm in here)
 
     @cached_property
     def finished(self) -> dict[str, dict[int, Evaluation]]:
@@ -98,10 +104,12 @@ class Panel:
 def panels(records: Sequence[RunRecord]) -> list[Panel]:
     """Records sorted into panels, in the order in which they stand."""
     groups: dict[tuple[str, str, int], list[RunRecord]] = {}
-    arms: dict[str, dict[str, None]] = {}
     for record in records:
         groups.setdefault((record.study, record.task, record.training_length), []).append(record)
-        arms.setdefault(record.study, {})[record.arm] = None
+    arms: dict[str, dict[str, None]] = {}
+    by_arms = sorted(groups.items(), key=lambda group: -len({run.arm for run in group[1]}))
+    for (study, _, _), runs in by_arms:  # the order of the panel that has the most
+        arms.setdefault(study, {}).update(dict.fromkeys(run.arm for run in runs))
     return [
         Panel(study, task, length, tuple(arms[study]), tuple(runs)) for (study, task, length), runs in groups.items()
     ]

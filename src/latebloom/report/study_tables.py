@@ -102,8 +102,6 @@ def seeds_of(panel: Panel, arm: str) -> Cell:
     """How many of an arm's runs finished, if not all did."""
     planned = sum(run.arm == arm for run in panel.runs)
     done = len(panel.finished[arm])
-    if planned == 0:
-        return EMPTY
     return Cell(str(done) if done == planned else f"{done} of {planned}")
 
 

@@ -91,7 +91,7 @@ def doubt(panel: Panel, compared: Sequence[Comparison]) -> str:
         numbers = sorted({one.seeds for _, one in panel.standings})
         many = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
         text = f"Means over {many} seeds."
-    missing = [arm for arm in panel.arms if arm not in panel.shown and any(run.arm == arm for run in panel.runs)]
+    missing = [arm for arm in panel.arms if arm not in panel.shown]
     if missing:
         text += f" No run of {_row(missing)} has finished."
     return text + _settled(panel, compared)
