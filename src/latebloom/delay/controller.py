@@ -104,11 +104,7 @@ class DelayedAttention:
     @property
     def gate(self) -> float:
         """How far attention is let in, from 0 to 1."""
-        if self.switch_step is None:
-            return gate_while_held(self.hold)
-        if self.hold == "ramp":
-            return min(1.0, (self.step - self.switch_step + 1) / self.ramp_steps)
-        return 1.0
+        return gate_at(self.step, self.hold, self.switch_step, self.ramp_steps)
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Attention's parameters by name: what does not move during the delay."""
@@ -283,9 +279,11 @@ def example_of(model: nn.Module) -> dict[str, Any] | None:
     return {"input_ids": torch.arange(1, 6, device=device)[None] % size, "use_cache": False}
 
 
-def gate_while_held(hold: Hold) -> float:
-    """How far attention is let in until the switch."""
-    return 1.0 if hold in ("freeze", "none") else 0.0
+def gate_at(step: int, hold: Hold, switch_step: int | None, ramp_steps: int) -> float:
+    """How far attention is let in at a step, from 0 to 1; `switch_step` is None as long as there was no switch."""
+    if switch_step is None:
+        return 1.0 if hold in ("freeze", "none") else 0.0
+    return min(1.0, (step - switch_step + 1) / ramp_steps) if hold == "ramp" else 1.0
 
 
 def check_trigger(until: Trigger, steps: int) -> None:

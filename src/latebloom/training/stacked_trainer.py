@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from latebloom.config import RunConfig
-from latebloom.delay.controller import gate_while_held
+from latebloom.delay.controller import gate_at
 from latebloom.delay.triggers import AtFraction, AtStep, Moment
 from latebloom.errors import ConfigError
 from latebloom.evaluation.accuracy import Count
@@ -90,13 +90,7 @@ class Member:
     def gate(self, step: int) -> float:
         """How far attention is let in at a step, from 0 to 1."""
         delay = self.config.delay
-        if delay is None:
-            return 1.0
-        if self.switch_step is None:
-            return gate_while_held(delay.hold)
-        if delay.hold == "ramp":
-            return min(1.0, (step - self.switch_step + 1) / delay.ramp_steps)
-        return 1.0
+        return 1.0 if delay is None else gate_at(step, delay.hold, self.switch_step, delay.ramp_steps)
 
 
 class StackedTrainer:
