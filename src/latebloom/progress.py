@@ -108,7 +108,7 @@ class CrowdBar:
 
     def __init__(self, names: list[str], console: Console | None = None, what: str = "") -> None:
         self.console = console or Console(file=sys.stderr)
-        self._what = f"{what}: " if what else ""
+        self._what = what
         self._seen: dict[str, Seen | None] = dict.fromkeys(names)
         self._bars = _BarWithLines(
             TextColumn("[bold]{task.description}"),
@@ -141,7 +141,7 @@ class CrowdBar:
         self._before = len(names)
         if names:
             self._bars.reset(self._bar, completed=self._before)
-            self._draw(Seen(1, 1, "done", tested=1.0))
+            self._draw()
 
     def show(self, name: str, seen: Seen) -> None:
         self._seen[name] = seen
@@ -151,7 +151,8 @@ class CrowdBar:
             self._drawn = now
             self._draw(seen)
 
-    def _draw(self, seen: Seen) -> None:
+    def _draw(self, seen: Seen | None = None) -> None:
+        """The stand of all, and of the run that was seen last."""
         started = [one for one in self._seen.values() if one is not None]
         done = sum(_share(one) for one in started)
         finished, failed = (sum(one.phase == phase for one in started) for phase in ("done", "failed"))
@@ -159,13 +160,14 @@ class CrowdBar:
         loss = _number(losses[len(losses) // 2] if losses else None, ".3f")
         stand = f"{finished} done, {len(started) - finished - failed} running"
         stand += f", {failed} failed" if failed else ""
-        lines = (f"{self._what}step {seen.step}/{seen.steps}, {seen.phase}, median loss {loss}", *self._leaders())
+        last = f"step {seen.step}/{seen.steps}, {seen.phase}, median loss {loss}" if seen else ""
+        lines = (": ".join(part for part in (self._what, last) if part), *self._leaders())
         self._bars.lines = lines
         self._bars.update(self._bar, completed=done, stand=stand)
         tenth = 11 if finished + failed == len(self._seen) else int(10 * done / len(self._seen))
         if not self.console.is_terminal and tenth > self._said:
             self._said = tenth
-            said = ", ".join((stand, *self._left(done), *lines))
+            said = ", ".join(part for part in (stand, *self._left(done), *lines) if part)
             self.console.print(f"{len(self._seen)} runs: {said}", highlight=False, soft_wrap=True)
 
     def _left(self, done: float) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from synthetic import evaluation, record
 
-from latebloom.report.choices import choices_table
+from latebloom.report.choices import choices_table, tried_table
 from latebloom.report.panel import panels
 from latebloom.report.study import read_sections
 from latebloom.report.study_page import study_page
@@ -35,8 +35,8 @@ def studied():
 
 
 def rows(runs, tuning):
-    (panel,), (of_tuning,) = panels(runs), panels(tuning)
-    return {row[0].text: [cell.plain for cell in row[1:]] for row in choices_table(panel, of_tuning).rows}
+    (panel,) = panels(runs)
+    return {row[0].text: [cell.plain for cell in row[1:]] for row in choices_table(panel, tuning).rows}
 
 
 def test_it_says_what_was_chosen_of_how_many_on_how_many_seeds_and_by_how_much(studied):
@@ -46,12 +46,66 @@ def test_it_says_what_was_chosen_of_how_many_on_how_many_seeds_and_by_how_much(s
     }
 
 
+def test_every_setting_is_there_the_best_of_those_that_were_tried_most_first(studied):
+    runs, tuning = studied
+    tuning.append(with_rate(0.4, "dat, choice 3", 1000, 0.9, "paper, tuning"))
+    tuning.append(with_rate(0.4, "dat, choice 3", 1001, None, "paper, tuning"))
+    (panel,) = panels(runs)
+    assert [[cell.plain for cell in row] for row in tried_table(panel, tuning).rows] == [
+        ["dat (chosen)", "rate=0.3", "4", "80.0%"],
+        ["dat", "rate=0.2", "4", "70.0%"],
+        ["dat", "rate=0.1", "2", "60.0%"],
+        ["dat", "rate=0.4", "1 of 2", "–"],
+    ]
+
+
+def test_a_setting_with_a_run_that_failed_is_no_round_and_no_rival(studied):
+    runs, tuning = studied
+    cut = [
+        replace(run, evaluation=None, failure="it died") if run.seed == 1003 and "1" in run.arm else run
+        for run in tuning
+    ]
+    assert sum(run.evaluation is None for run in cut) == 1
+    assert rows(runs, cut)["dat"] == ["rate=0.3", "3 settings", "2, the best on 4", "80.0%", "–"]
+
+
+def test_choices_may_differ_in_the_training_length(studied, tmp_path):
+    runs, tuning = studied
+    short = [replace(run, training_length=10) if run.arm.endswith("1") else run for run in tuning]
+    write_results(tmp_path / "results.parquet", runs)
+    write_results(tmp_path / "tuning.parquet", short)
+    (section,) = read_sections([tmp_path])
+    assert section.tables["choices"].rows[1][2].plain == "3 settings"
+
+
+def test_a_single_choice_is_told_as_one(studied):
+    runs, tuning = studied
+    only = [run for run in tuning if run.arm.endswith("2")]
+    assert rows(runs, only)["dat"] == ["–", "the only one", "4", "80.0%", "–"]
+
+
+def test_a_phase_that_an_arm_does_not_have_is_not_named(studied):
+    runs, tuning = studied
+
+    def with_phases(made, delay):
+        rate = json.loads(made.config).get("rate")
+        training = {phase: {"learning_rate": rate} for phase in ("delayed", "full")}
+        return replace(made, config=json.dumps({"training": training, "delay": delay, "seed": made.seed}))
+
+    for delay, said in (
+        (None, "training.full.learning_rate=0.3"),
+        ({"hold": "bypass"}, "training.delayed.learning_rate=0.3 training.full.learning_rate=0.3"),
+    ):
+        told = rows(*([with_phases(made, delay) for made in some] for some in (runs, tuning)))
+        assert told["dat"][0] == said
+
+
 def test_where_nothing_is_chosen_yet_it_says_what_was_tried(studied):
     (lstm, *_), tuning = studied
     waiting = replace(lstm, arm="dat", evaluation=None, failure="not started", config="{}")
     assert rows([lstm, waiting], tuning)["dat"] == ["–", "3 settings", "2, the best on 4", "–", "–"]
     failed = [with_rate(0.1, "dat, choice 0", 1000, None, "paper, tuning")]
-    assert rows([lstm, waiting], failed)["dat"] == ["–", "1 setting", "–", "–", "–"]
+    assert rows([lstm, waiting], failed)["dat"] == ["–", "the only one", "1", "–", "–"]
 
 
 def test_beside_its_study_a_choice_is_a_table_and_alone_its_runs_are_like_any(studied, tmp_path):

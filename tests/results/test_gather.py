@@ -31,8 +31,22 @@ def test_runs_that_differ_in_their_seed_alone_are_one_arm(quick, tmp_path, monke
         ("runs", "composite", "narrow", 7),
     ]
     assert all(one.evaluation for one in found)
+    assert [one.arm for one in gather([narrow, again])] == ["narrow", "narrow"]  # both stand beside the wide one
     with pytest.raises(ResultsError, match=r"narrow and wide/\.\./narrow hold the same run; give one of them"):
         gather([narrow, other, again, other / ".." / "narrow"])
+
+
+def test_a_folder_of_runs_is_the_runs_in_it_and_an_arm_that_fills_one_is_called_after_it(quick, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for seed in range(2):
+        run(replace(quick, seed=seed), Path("runs", "many", f"seed-{seed}"), device="cpu")
+    Path("runs", "many", "summary.json").write_text("{}")
+    run(replace(quick, model=replace(quick.model, width=16)), Path("runs", "wide"), device="cpu")
+    found = gather([Path("runs/many"), Path("runs/wide")])
+    assert [(one.arm, one.seed) for one in found] == [("many", 0), ("many", 1), ("wide", quick.seed)]
+    assert [one.arm for one in gather([Path("runs/many/seed-0"), Path("runs/wide")])] == ["many/seed-0", "wide"]
+    monkeypatch.chdir(tmp_path / "runs" / "wide")
+    assert [one.arm for one in gather([Path()])] == ["wide"]
 
 
 def test_a_run_that_was_stopped_is_shown_as_missing(quick, tmp_path):
@@ -62,7 +76,11 @@ def test_a_studys_folder_is_its_results_and_the_runs_on_which_it_chose(quick, tm
         ("mine", "joint"),
         ("mine, tuning", "joint, choice 0"),
         ("mine, tuning", "joint, choice 1"),
-        ("runs", str(tmp_path / "alone")),
+        ("runs", "alone"),
+    ]
+    assert [one.study for one in gather([tmp_path / "study" / "results.parquet", tmp_path / "alone"])] == [
+        "mine",
+        "runs",
     ]
 
 
@@ -80,5 +98,5 @@ def test_two_runs_are_set_side_by_side_by_the_command(quick, tmp_path, monkeypat
 
 
 def test_another_folder_is_refused(tmp_path):
-    with pytest.raises(ResultsError, match="is not the folder of a run, nor of a study that has results"):
+    with pytest.raises(ResultsError, match="holds no results; give a results file, the folder of a study"):
         gather([tmp_path])

@@ -66,7 +66,11 @@ def test_the_best_choices_go_on_to_a_second_round_and_one_of_them_is_chosen(plan
         return in_turn(configs, folder)
 
     outcome = execute("mine", plan, tmp_path, runner, lambda stage: asked.append(stage))
-    assert asked[::2] == ["choosing settings", "choosing settings, second round", "the runs to report"]
+    assert asked[::2] == [
+        "choosing settings, first of two rounds",
+        "choosing settings, second round",
+        "the runs to report",
+    ]
     assert [len(names) for names in asked[1::2]] == [3, 4, 1]
 
     def beyond(record):  # what the choice is made by, from the results file alone

@@ -4,7 +4,6 @@ kernel for many.
 Shapes: S stacked models, B sequences, T tokens, D width. Gates stand in torch's order: admit, keep, candidate, reveal.
 """
 
-import warnings
 from typing import Any, NamedTuple
 
 import torch
@@ -86,10 +85,7 @@ def stacked_lstm(x: Tensor, weights: Weights, hidden: Tensor, memory: Tensor, no
     if uses_fused_kernel(x):
         return fused_lstm(x, weights, hidden, memory, noise)
     noises = [None] * len(x) if noise is None else noise
-    with warnings.catch_warnings():
-        # cuDNN copies a model's weights together at every call, as they are slices of the stack's: little beside it.
-        warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
-        each = [_single(*parts) for parts in zip(x, *weights, hidden, memory, noises, strict=True)]
+    each = [_single(*parts) for parts in zip(x, *weights, hidden, memory, noises, strict=True)]
     outputs, hiddens, memories = zip(*each, strict=True)
     return torch.stack(outputs), torch.stack(hiddens), torch.stack(memories)
 

@@ -1,23 +1,36 @@
 """How an arm's settings were chosen: what was tried on held-out seeds, and by how much the chosen ones won."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import mean
 
-from latebloom.report.differences import Settings, as_written, settings_of
+from latebloom.report.differences import Settings, as_written, run_settings, settings_of
 from latebloom.report.panel import Panel
 from latebloom.report.tables import EMPTY, Cell, Table
-from latebloom.results.record import CHOICE
+from latebloom.results.record import CHOICE, RunRecord
 
 
-def choices_table(panel: Panel, tuning: Panel) -> Table:
+@dataclass(frozen=True)
+class Tried:
+    """A setting that was tried for an arm."""
+
+    settings: Settings
+    runs: tuple[RunRecord, ...]
+
+    @property
+    def score(self) -> float | None:
+        """What is chosen by: the mean accuracy beyond the training length; None if a run failed, as in the choice."""
+        found = [run.evaluation.mean_beyond for run in self.runs if run.evaluation is not None]
+        return mean(found) if len(found) == len(self.runs) else None
+
+
+def choices_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
     """A row an arm of a study that chose; `tuning` holds the runs on which it did."""
-    tried: dict[str, dict[str, Settings]] = {}
-    for name in dict.fromkeys(run.arm for run in tuning.runs):
-        tried.setdefault(name.rpartition(CHOICE)[0], {})[name] = settings_of(tuning, name)
-    rows = [(Cell(arm), *_chosen(panel, tuning, arm, tried.get(arm, {}))) for arm in panel.arms]
+    tried = _tried(tuning)
     return Table(
         title=f"How settings were chosen: {panel.title}",
         head=("arm", "chosen", "of", "on held-out seeds", "mean beyond", "next best"),
-        rows=tuple(rows),
+        rows=tuple((Cell(arm), *_chosen(panel, arm, tried.get(arm, []))) for arm in panel.arms),
         note=(
             "Of the settings that were tried for an arm those are chosen that have the highest mean accuracy over the "
             "tested lengths beyond the training length, on seeds that are not reported. Next best: the highest among "
@@ -28,29 +41,62 @@ def choices_table(panel: Panel, tuning: Panel) -> Table:
     )
 
 
-def _chosen(panel: Panel, tuning: Panel, arm: str, tried: dict[str, Settings]) -> tuple[Cell, ...]:
-    if not tried:
-        return (EMPTY,) * 5
-    seeds = {name: len(tuning.finished[name]) for name in tried}
-    counts = sorted({count for count in seeds.values() if count})
-    said = [
-        Cell(f"{len(tried)} setting{'s' * (len(tried) > 1)}"),
-        Cell(", the best on ".join(map(str, counts))) if counts else EMPTY,
-    ]
-    mine = settings_of(panel, arm)
-    won = next((name for name, settings in tried.items() if settings == mine), None)
-    if won is None or not seeds[won]:
-        return (EMPTY, *said, EMPTY, EMPTY)
-    scores = {name: _score(tuning, name) for name in tried if seeds[name] == seeds[won]}
-    others = [score for name, score in scores.items() if name != won]
-    differ = {name for name, value in mine.items() if any(other.get(name) != value for other in tried.values())}
-    return (
-        as_written({name: value for name, value in mine.items() if name in differ}),
-        *said,
-        Cell(f"{scores[won]:.1%}"),
-        Cell(f"{max(others):.1%}") if others else EMPTY,
+def tried_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
+    """A row for every setting that was tried, the best of an arm first."""
+    rows = []
+    for arm, tried in _tried(tuning).items():
+        differ = _differing(tried)
+        for one in sorted(tried, key=lambda one: (-len(one.runs), -(one.score or 0.0))):
+            chosen = " (chosen)" if one.settings == settings_of(panel, arm) else ""
+            done = sum(run.evaluation is not None for run in one.runs)
+            seeds = str(done) if done == len(one.runs) else f"{done} of {len(one.runs)}"
+            rows.append((Cell(f"{arm}{chosen}"), _named(one.settings, differ), Cell(seeds), _percent(one.score)))
+    return Table(
+        title=f"Every setting that was tried: {panel.title}",
+        head=("arm", "setting", "held-out seeds", "mean beyond"),
+        rows=tuple(rows),
+        note="Those that were tried on more seeds come first. One with a run that failed is not chosen.",
+        names=2,
     )
 
 
-def _score(tuning: Panel, name: str) -> float:
-    return mean(evaluation.mean_beyond for evaluation in tuning.finished[name].values())
+def _tried(tuning: Sequence[RunRecord]) -> dict[str, list[Tried]]:
+    """What was tried, by arm."""
+    runs: dict[str, list[RunRecord]] = {}
+    for run in tuning:
+        runs.setdefault(run.arm, []).append(run)
+    tried: dict[str, list[Tried]] = {}
+    for name, some in runs.items():
+        tried.setdefault(name.rpartition(CHOICE)[0], []).append(Tried(run_settings(some[0]), tuple(some)))
+    return tried
+
+
+def _chosen(panel: Panel, arm: str, tried: list[Tried]) -> tuple[Cell, ...]:
+    if not tried:
+        return (EMPTY,) * 5
+    many = "the only one" if len(tried) == 1 else f"{len(tried)} settings"
+    rounds = sorted({len(one.runs) for one in tried})
+    said = Cell(many), Cell(", the best on ".join(map(str, rounds)))
+    mine = settings_of(panel, arm)
+    won = next((one for one in tried if one.settings == mine), None)
+    if won is None or won.score is None:
+        return (EMPTY, *said, EMPTY, EMPTY)
+    others = [one.score for one in tried if one is not won and len(one.runs) == len(won.runs)]
+    next_best = max((score for score in others if score is not None), default=None)
+    return (_named(mine, _differing(tried)), *said, _percent(won.score), _percent(next_best))
+
+
+def _differing(tried: list[Tried]) -> set[str]:
+    """The fields in which the settings of an arm differ, those of a phase that it does not have left out."""
+    fields = dict.fromkeys(field for one in tried for field in one.settings)
+    differ = {field for field in fields if len({one.settings.get(field) for one in tried}) > 1}
+    has_delay = any(one.settings.get("delay") != "null" for one in tried)
+    return differ if has_delay else {field for field in differ if not field.startswith("training.delayed.")}
+
+
+def _named(settings: Settings, fields: set[str]) -> Cell:
+    return as_written({name: value for name, value in settings.items() if name in fields})
+
+
+def _percent(score: float | None) -> Cell:
+    return EMPTY if score is None else Cell(f"{score:.1%}")

@@ -6,6 +6,7 @@ from collections import Counter
 
 from latebloom.report.panel import Panel
 from latebloom.report.tables import EMPTY, Cell, Table
+from latebloom.results.record import RunRecord
 from latebloom.results.settings import flat
 
 Settings = dict[str, str]
@@ -36,8 +37,13 @@ def differences_table(panel: Panel) -> Table | None:
 def settings_of(panel: Panel, arm: str) -> Settings:
     """The settings of an arm, all but the seed; none if its configuration is not JSON."""
     run = next((run for run in panel.runs if run.arm == arm), None)
+    return {} if run is None else run_settings(run)
+
+
+def run_settings(run: RunRecord) -> Settings:
+    """The settings of a run, all but the seed; none if its configuration is not JSON."""
     try:
-        config = json.loads(run.config) if run is not None else None
+        config = json.loads(run.config)
     except ValueError:
         return {}
     if not isinstance(config, dict):

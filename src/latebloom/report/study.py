@@ -1,4 +1,4 @@
-"""A report of one or several studies, from results files alone: a page, pictures and tables."""
+"""A report of studies and runs, from what they left behind: a page, pictures and tables."""
 
 import re
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from latebloom.errors import ConfigError
 from latebloom.report.arms import arms_figure
 from latebloom.report.charts import save_chart
-from latebloom.report.choices import choices_table
+from latebloom.report.choices import choices_table, tried_table
 from latebloom.report.differences import differences_table
 from latebloom.report.figures import accuracy_figure, answer_figures, curve_figures
 from latebloom.report.panel import Panel, comparisons, panels
@@ -18,27 +18,28 @@ from latebloom.report.switches import switch_table
 from latebloom.report.tables import as_latex, as_markdown
 from latebloom.report.words import doubt, headline
 from latebloom.results.gather import gather
-from latebloom.results.record import TUNING
+from latebloom.results.record import TUNING, RunRecord
 
 FIGURE_FORMATS = ("svg", "pdf", "png")
 
 
 def read_sections(paths: Sequence[Path]) -> list[Section]:
     """What results files say, and the folders of studies and runs, panel by panel."""
-    every = {(panel.study, panel.task, panel.training_length): panel for panel in panels(gather(paths))}
+    records = gather(paths)
     # Beside its study a choice is a table; alone its runs are like any.
-    tuning = {of: panel for of in every if (panel := every.get((f"{of[0]}{TUNING}", *of[1:])))}
-    found = [panel for panel in every.values() if panel not in tuning.values()]
+    chosen_on = {f"{record.study}{TUNING}" for record in records}
+    tuning = [record for record in records if record.study in chosen_on]
+    found = panels([record for record in records if record.study not in chosen_on])
     names: dict[str, None] = {}
     sections = []
     for panel, compared in zip(found, comparisons(found), strict=True):
         name = _file_name(f"{panel.study}-{panel.task}-{panel.training_length}", names)
-        of = panel.study, panel.task, panel.training_length
-        sections.append(_section(name, panel, compared, tuning.get(of)))
+        tried = [run for run in tuning if (run.study, run.task) == (f"{panel.study}{TUNING}", panel.task)]
+        sections.append(_section(name, panel, compared, tried))
     return sections
 
 
-def _section(name: str, panel: Panel, compared: list[Comparison], tuning: Panel | None) -> Section:
+def _section(name: str, panel: Panel, compared: list[Comparison], tuning: list[RunRecord]) -> Section:
     tables = {"accuracy": accuracy_table(panel), "reach": reach_table(panel)}
     if compared:
         tables["compared"] = comparison_table(panel, compared)
@@ -46,8 +47,9 @@ def _section(name: str, panel: Panel, compared: list[Comparison], tuning: Panel 
         tables["switches"] = switches
     if (differences := differences_table(panel)) is not None:
         tables["differences"] = differences
-    if tuning is not None:
+    if tuning:
         tables["choices"] = choices_table(panel, tuning)
+        tables["tried"] = tried_table(panel, tuning)
     return Section(
         name=name,
         panel=panel,

@@ -100,6 +100,7 @@ def _add_section(page: Page, section: Section, studies: list[str]) -> None:
         ("switches", "When attention comes in"),
         ("differences", "What the arms differ in"),
         ("choices", "How settings were chosen"),
+        ("tried", "Every setting that was tried"),
     ):
         if name in section.tables:
             table = section.tables[name]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from latebloom.evaluation.interval import binomial_interval
 from latebloom.evaluation.result import CLAIM, HOLDS_AT, Evaluation, held_length
 from latebloom.report.panel import Panel
 from latebloom.report.statistics import Comparison
@@ -100,12 +101,27 @@ def doubt(panel: Panel, compared: Sequence[Comparison]) -> str:
 def _who_holds(panel: Panel) -> str:
     holding = [arm for arm, one in panel.standings if one.mean >= HOLDS_AT]
     if not holding:
-        return f"None holds {HOLDS_AT:.0%} there."
+        return f"None holds {HOLDS_AT:.0%} there{_guessing(panel)}."
     if len(holding) == len(panel.standings):
         return f"{'All hold' if len(holding) > 1 else 'It holds'} {HOLDS_AT:.0%} there."
     if len(holding) > MOST_TOLD:
         return f"{len(holding)} of {len(panel.standings)} hold {HOLDS_AT:.0%} there."
     return f"Only {_row(holding)} hold{'s' * (len(holding) == 1)} {HOLDS_AT:.0%} there."
+
+
+def _guessing(panel: Panel) -> str:
+    """Whether even the best arm may be guessing."""
+    (best, one), length = panel.standings[0], panel.compared_length
+    runs = [run for run in panel.finished[best].values() if length in run.lengths]
+    low = one.low if one.low is not None else binomial_interval(*_counted(runs, length))[0]
+    chance = runs[0].chance_all
+    return f", or is clearly above guessing ({chance:.1%})" if low <= chance else ""
+
+
+def _counted(runs: Sequence[Evaluation], length: int | None) -> tuple[int, int]:
+    """How many sequences were right at a length, and how many there were."""
+    counts = [count for run in runs for count in run.counts if count.length == length]
+    return sum(count.correct for count in counts), sum(count.sequences for count in counts)
 
 
 def _settled(panel: Panel, compared: Sequence[Comparison]) -> str:

@@ -1,9 +1,11 @@
 """Runs to report on, wherever they are: in results files, in the folders of studies, in folders of their own."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from latebloom.config import RunConfig
 from latebloom.errors import ResultsError
 from latebloom.results.collect import StudyRun, collect
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, read_results
@@ -19,32 +21,53 @@ def gather(paths: Sequence[Path]) -> list[RunRecord]:
     files: list[Path] = []
     folders: list[Path] = []
     for path in paths:
+        of_study = [path / name for name in (RESULTS_FILE, TUNING_FILE) if (path / name).exists()]
         if not path.is_dir():
             files.append(path)
         elif RunFolder(path).config_file.exists():
             folders.append(path)
+        elif of_study:
+            files += of_study
+        elif below := RunFolder(path).runs_below():  # as `train --seeds` leaves them
+            folders += below
         else:
-            files += _of_study(path)
+            raise ResultsError(
+                f"results: {path} holds no results; give a results file, the folder of a study that has come so far, "
+                "or that of a run"
+            )
     return read_results(files) + _single(folders)
 
 
-def _of_study(folder: Path) -> list[Path]:
-    found = [folder / name for name in (RESULTS_FILE, TUNING_FILE) if (folder / name).exists()]
-    if not found:
-        raise ResultsError(f"results: {folder} is not the folder of a run, nor of a study that has results")
-    return found
-
-
 def _single(folders: Sequence[Path]) -> list[RunRecord]:
-    """Runs of no study. Those that differ in nothing but the seed are one arm, called after the first of them."""
-    arms: dict[str, str] = {}
+    """Runs of no study. Those that differ in nothing but the seed are one arm."""
+    configs: dict[Path, RunConfig] = {}
     taken: dict[str, Path] = {}
-    records = []
+    arms: dict[str, list[Path]] = {}
     for folder in folders:
-        config = RunFolder(folder).read_config()
+        configs[folder] = config = RunFolder(folder).read_config()
         if config.hash in taken:
             raise ResultsError(f"results: {taken[config.hash]} and {folder} hold the same run; give one of them")
         taken[config.hash] = folder
-        arm = arms.setdefault(replace(config, seed=0).hash, str(folder))
-        records.append(collect(StudyRun(ALONE, config.task.name, arm, config, folder)))
-    return records
+        arms.setdefault(replace(config, seed=0).hash, []).append(folder)
+    names = _names(list(arms.values()))
+    return [
+        collect(StudyRun(ALONE, config.task.name, names[folder], config, folder)) for folder, config in configs.items()
+    ]
+
+
+def _names(arms: list[list[Path]]) -> dict[Path, str]:
+    """What the arm of each run is called: after the arm's folder, as far as the folders of the arms differ."""
+    if not arms:
+        return {}
+    places = [_place([folder.resolve() for folder in runs]) for runs in arms]
+    above = os.path.commonpath([place.parent for place in places])
+    return {
+        folder: place.relative_to(above).as_posix() for runs, place in zip(arms, places, strict=True) for folder in runs
+    }
+
+
+def _place(runs: list[Path]) -> Path:
+    """The folder of an arm: that of its run; of several runs the one that holds them and no others, or else that of
+    the first."""
+    parent = runs[0].parent
+    return parent if len(runs) > 1 and sorted(RunFolder(parent).runs_below()) == sorted(runs) else runs[0]

@@ -45,9 +45,10 @@ def execute(
     with _claimed(out, name, plan):
         failures: dict[str, str] = {}
         tuning: list[StudyRun] = []
-        for stage, find_runs in _ROUNDS.items():
+        rounds = "first of two rounds", "second round"
+        for which, find_runs in zip(rounds, (_tuning_runs, _second_round), strict=True):
             if more := find_runs(name, plan, out):
-                announce(stage)
+                announce(f"choosing settings, {which}" if plan.second_round else "choosing settings")
                 failures |= _train(more, out, runner, out / TUNING_FILE, failures, before=tuning)
                 tuning += more
         runs = _final_runs(name, plan, out, tuning, failures)
@@ -104,9 +105,6 @@ def _tuning_run(name: str, arm: Arm, place: Path, k: int, seed: int) -> StudyRun
     folder = place / f"choice-{k}" / f"seed-{seed}"
     config = replace(arm.choices[k], seed=seed)
     return StudyRun(f"{name}{TUNING}", arm.task, f"{arm.name}{CHOICE}{k}", config, folder)
-
-
-_ROUNDS = {"choosing settings": _tuning_runs, "choosing settings, second round": _second_round}
 
 
 def _best(scores: list[float | None], count: int) -> list[int]:

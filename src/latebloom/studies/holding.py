@@ -13,6 +13,7 @@ from latebloom.studies.scales import (
     disturbed,
     middle_rates,
     staged,
+    with_attention,
 )
 
 
@@ -23,7 +24,7 @@ def holding(scale: Scale) -> Plan:
     _, rate = middle_rates(size)
     base = at_rate(base_config(size, composite()), rate)
     dat = delayed(base)
-    at_its_best = disturbed(_attention(base, sharpen=True))
+    at_its_best = disturbed(with_attention(base, sharpen=True))
     ramp, full = max(1, size.steps // 10), base.training.full
     arms = [
         Arm("dat", dat),
@@ -31,8 +32,8 @@ def holding(scale: Scale) -> Plan:
         Arm("freeze", delayed(_random_output(base), hold="freeze")),
         Arm("ramp", delayed(base, hold="ramp", ramp_steps=ramp)),
         Arm("random output", _random_output(dat)),
-        Arm("no look-back", _attention(dat, look_back=False)),
-        Arm("sharpened", _attention(dat, sharpen=True)),
+        Arm("no look-back", with_attention(dat, look_back=False)),
+        Arm("sharpened", with_attention(dat, sharpen=True)),
         Arm("recall withheld", delayed(base, withhold=("recall",))),
         Arm("recurrence at 0.3", replace(dat, training=replace(dat.training, recurrence_factor=0.3))),
         Arm("half the rate after", at_rate(dat, rate, rate / 2)),
@@ -60,8 +61,4 @@ def holding(scale: Scale) -> Plan:
 
 
 def _random_output(run: RunConfig) -> RunConfig:
-    return _attention(run, zero_output=False)
-
-
-def _attention(run: RunConfig, **settings: bool) -> RunConfig:
-    return replace(run, model=replace(run.model, attention=replace(run.model.attention, **settings)))
+    return with_attention(run, zero_output=False)

@@ -67,9 +67,9 @@ FIRST_TUNING_SEED = 1_000
 
 
 def middle_rates(size: Size) -> tuple[float, float]:
-    """The two learning rates in the middle of the grid."""
+    """The two learning rates in the middle of the grid; twice the same where there is but one."""
     middle = len(size.rates) // 2
-    return size.rates[middle - 1], size.rates[middle]
+    return size.rates[max(0, middle - 1)], size.rates[middle]
 
 
 def held_out(size: Size) -> dict[str, range]:
@@ -131,6 +131,11 @@ def staged(config: RunConfig, until: Trigger | None = None, **settings: Any) -> 
 def disturbed(config: RunConfig) -> RunConfig:
     """The run with noise on what its recurrences remember."""
     return replace(config, training=replace(config.training, state_noise=STATE_NOISE))
+
+
+def with_attention(config: RunConfig, **settings: Any) -> RunConfig:
+    """The run with other settings of its attention."""
+    return replace(config, model=replace(config.model, attention=replace(config.model.attention, **settings)))
 
 
 def at_rate(config: RunConfig, rate: float, after: float | None = None) -> RunConfig:

@@ -49,10 +49,14 @@ class RunFolder:
                 raise CheckpointError(f"{self.path} is inside a run; give the run's folder, {around}")
             if self.config_file.exists():
                 raise CheckpointError(f"{self.path} holds no run: its config.json is damaged or of something else")
-            below = [str(file.parent) for file in sorted(self.path.glob("*/config.json")) if _describes_run(file)]
-            meant = f"; the runs below it are {', '.join(below)}" if below else ""
+            below = ", ".join(map(str, self.runs_below()))
+            meant = f"; the runs below it are {below}" if below else ""
             raise CheckpointError(f"{self.path} holds no run: there is no config.json in it{meant}")
         return load_config(self.config_file)
+
+    def runs_below(self) -> list[Path]:
+        """The folders of runs that stand in this one, which is none itself."""
+        return [file.parent for file in sorted(self.path.glob("*/config.json")) if _describes_run(file)]
 
     def read_json(self, file: Path, *needed: str) -> Any:
         """What a file of the run holds by name, with all that is needed in it."""

@@ -3,6 +3,7 @@
 Shapes: S stacked runs, P parameters of a model in one row.
 """
 
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -103,6 +104,10 @@ class StackedTrainer:
                 "these runs differ in more than seed, learning rates, weighing, noise and delay, "
                 "so they cannot be stacked"
             )
+        if device.type == "cuda":
+            # cuDNN trains the widths that our LSTM's kernels do not take. It copies a model's weights together at every
+            # call, because they are slices of the stack's, and says so; a copy is little beside the products.
+            warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
         self.device, self.step = device, 0
         self.members = [Member(config) for config in configs]
         self.shared = configs[0]
