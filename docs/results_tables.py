@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache, partial
+from itertools import combinations
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -66,8 +67,36 @@ def read(study: str) -> list[Panel]:
     return sorted(panels(read_results([results_of(study)])), key=lambda panel: panel.task != "composite")
 
 
+def composite(study: str) -> Panel:
+    return next(panel for panel in read(study) if panel.task == "composite")
+
+
 def at(panel: Panel, multiple: float) -> int:
     return round(multiple * panel.training_length)
+
+
+def held(panel: Panel, arm: str) -> int:
+    """How many seeds hold near."""
+    return sum(accuracy >= HOLDS_AT for accuracy in panel.by_seed(arm, at(panel, NEAR)).values())
+
+
+def exact(panel: Panel, arm: str) -> int:
+    """How many seeds are exact, near and far."""
+    lengths = [at(panel, multiple) for multiple in (NEAR, FAR)]
+    return sum(all(run.accuracy(length) >= EXACT for length in lengths) for run in panel.finished[arm].values())
+
+
+def cliffs(panel: Panel, arm: str) -> int:
+    """How many seeds have a cliff."""
+    return sum(run.cliff is not None for run in panel.finished[arm].values())
+
+
+def config_of(run: RunRecord) -> dict[str, Any]:
+    return json.loads(run.config)
+
+
+def without_seed(run: RunRecord) -> dict[str, Any]:
+    return {**config_of(run), "seed": None}
 
 
 # paper: every model on every task
@@ -83,13 +112,14 @@ def paper() -> str:
 
 
 def paper_in_short() -> str:
-    panel = next(panel for panel in read("paper") if panel.task == "composite")
+    panel = composite("paper")
     return " ".join([f"{as_markdown(accuracy_table(panel))}\n{_exact(panel, panel.shown)}", *_dat_ahead(panel)])
 
 
 def _dat_ahead(panel: Panel) -> list[str]:
-    """Delayed attention less each way of training jointly."""
-    return [_ahead(panel, "dat", arm) for arm in panel.shown if arm.startswith("joint")]
+    """Delayed attention less each way of training jointly, and these with each other."""
+    joint = [arm for arm in panel.shown if arm.startswith("joint")]
+    return [_ahead(panel, *pair) for pair in [*(("dat", arm) for arm in joint), *combinations(joint, 2)]]
 
 
 EARLIER = ("paper-sharpened", "paper-all-asked", "paper-width-128")
@@ -99,7 +129,7 @@ EARLIER = ("paper-sharpened", "paper-all-asked", "paper-width-128")
 def paper_before(form: str) -> str:
     """An earlier form of the study, in short."""
     (panel,) = read(form)
-    now = next(panel for panel in read("paper") if panel.task == "composite")
+    now = composite("paper")
     told = []
     for multiple in (NEAR, FAR):
         length = at(panel, multiple)
@@ -129,16 +159,13 @@ def _levels(panel: Panel) -> str:
 
 def _exact(panel: Panel, arms: list[str]) -> str:
     """How many seeds hold near, and are exact near and far."""
-    held, exact = [], []
-    for arm in arms:
-        runs = panel.finished[arm].values()
-        near, far = ([run.accuracy(at(panel, multiple)) for run in runs] for multiple in (NEAR, FAR))
-        held.append(f"{sum(one >= HOLDS_AT for one in near)} of {len(runs)} ({arm})")
-        both = sum(min(pair) >= EXACT for pair in zip(near, far, strict=True))
-        exact.append(f"{both} of {len(runs)} ({arm})")
+    near, both = (
+        ", ".join(f"{count(panel, arm)} of {len(panel.finished[arm])} ({arm})" for arm in arms)
+        for count in (held, exact)
+    )
     return (
-        f"Seeds at {HOLDS_AT:.0%} or more at {NEAR}x: {', '.join(held)}. "
-        f"Seeds at {EXACT:.0%} or more both at {NEAR}x and at {FAR}x: {', '.join(exact)}."
+        f"Seeds at {HOLDS_AT:.0%} or more at {NEAR}x: {near}. "
+        f"Seeds at {EXACT:.0%} or more both at {NEAR}x and at {FAR}x: {both}."
     )
 
 
@@ -153,8 +180,7 @@ def _ahead(panel: Panel, first: str, second: str) -> str:
 
 
 def _cliffs(panel: Panel, arm: str) -> str:
-    runs = panel.finished[arm].values()
-    return f"a cliff in {sum(run.cliff is not None for run in runs)} of {len(runs)} seeds"
+    return f"a cliff in {cliffs(panel, arm)} of {len(panel.finished[arm])} seeds"
 
 
 def _difference(panel: Panel, first: str, second: str, length: int) -> Comparison | None:
@@ -165,7 +191,7 @@ def _chosen(panel: Panel) -> str:
     """What was chosen for each arm on held-out seeds."""
     told = []
     for arm in panel.shown:
-        config = _config(next(run for run in panel.runs if run.arm == arm))
+        config = config_of(next(run for run in panel.runs if run.arm == arm))
         weigh = f", weighed by {config['training']['weigh']}" if len(panel.answers) > 1 else ""
         told.append(f"{arm} {config['training']['full']['learning_rate']:g}, {_form(config)}{weigh}")
     return f"Chosen on held-out seeds: {'; '.join(told)}."
@@ -193,7 +219,7 @@ def _tuning_of(panel: Panel) -> str:
     for run in panel.runs:
         if run.seed not in tried:
             continue
-        config = _config(run)
+        config = config_of(run)
         training = config["training"]
         row = rows.setdefault((run.arm.partition(", ")[0], _form(config), training["weigh"]), {})
         if run.evaluation is not None:
@@ -221,16 +247,17 @@ def _tuning_of(panel: Panel) -> str:
 def _second_round(panel: Panel) -> Table:
     """The settings that were tried on more held-out seeds, and which of them the study's runs have."""
     of_study = next(other for other in read("paper") if other.task == panel.task)
-    chosen = [{**_config(run), "seed": None} for run in of_study.runs]
+    chosen = [without_seed(run) for run in of_study.runs]
     most = max(len(seeds) for seeds in panel.finished.values())
     rows: list[tuple[float, str, tuple[Cell, ...]]] = []
     for name, seeds in panel.finished.items():
         if len(seeds) == most:
-            config = _config(next(run for run in panel.runs if run.arm == name))
+            one = next(run for run in panel.runs if run.arm == name)
+            config = config_of(one)
             training, arm = config["training"], name.partition(", ")[0]
             runs = list(seeds.values())
             score = mean(run.mean_beyond for run in runs)
-            name = f"{arm} (chosen)" if {**config, "seed": None} in chosen else arm
+            name = f"{arm} (chosen)" if without_seed(one) in chosen else arm
             cells = [Cell(name), Cell(_form(config)), Cell(f"{training['full']['learning_rate']:g}")]
             cells += [Cell(training["weigh"])] if len(panel.answers) > 1 else []
             for multiple in (NEAR, FAR):
@@ -281,7 +308,7 @@ def timing() -> str:
                 parts.append(f"- {arm}: {', '.join(levels)}; {_cliffs(panel, arm)}")
             elif arm.startswith("when beyond"):
                 runs = [run for run in panel.runs if run.arm == arm]
-                late = sum(run.switch_step == _config(run)["delay"]["until"]["latest"] for run in runs)
+                late = sum(run.switch_step == config_of(run)["delay"]["until"]["latest"] for run in runs)
                 parts.append(f"- {arm}: the bar was not met before the latest step in {late} of {len(runs)} seeds")
         parts.append("")
     return "\n".join(parts)
@@ -346,15 +373,11 @@ def _effects(panel: Panel) -> Table:
 # what all share
 
 
-def _config(run: RunRecord) -> dict[str, Any]:
-    return json.loads(run.config)
-
-
 def _made(study: str) -> str:
     """Where the numbers come from."""
     of = read(study)
     runs = [run for panel in of for run in panel.runs]
-    configs = [_config(run) for run in runs]
+    configs = [config_of(run) for run in runs]
     training = [config["training"] for config in configs]
     planned = plan_of(study, known_studies()[study], "paper").run_count
     failed = sum(run.evaluation is None for run in runs)
@@ -390,7 +413,7 @@ def _once(table: Table, told: set[str]) -> str:
 
 def draw(study: str, image: Path) -> None:
     """The composite task's picture: lines by length, or the arms side by side where there are many."""
-    panel = next(panel for panel in read(study) if panel.task == "composite")
+    panel = composite(study)
     save_chart((arms_figure(panel) or accuracy_figure(panel)).chart, image)
 
 

@@ -3,9 +3,11 @@
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from synthetic import study
 from latebloom import run
 from latebloom.recipes import RECIPES, recipe
 from latebloom.results.file import read_results, schema, write_results
-from latebloom.studies.plan import find_study, plan_of
+from latebloom.studies.plan import Arm, Plan, find_study, plan_of
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -62,10 +64,13 @@ def test_the_loop_of_your_own_works_as_printed(tmp_path):
 def test_the_lines_about_results_work_as_printed(tiny, tmp_path):
     run(tiny, tmp_path / "runs" / "joint-0", device="cpu")
     page = (ROOT / "docs" / "report.md").read_text()
-    mine, code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    mine, tuned, code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "later.py").write_text(mine)
     plan = plan_of(*find_study(str(tmp_path / "later.py")), "tiny")
     assert [arm.name for arm in plan.arms] == ["joint", "at 300", "at 900", "at 1500"]
+    faster = replace(tiny, training=replace(tiny.training, steps=2 * tiny.training.steps))
+    chosen = eval(tuned, {"Plan": Plan, "Arm": Arm, "dat": tiny, "faster": faster})
+    assert chosen.tuning_count == 2 * 2 + 2 * 4
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     (found,) = read_results([tmp_path / "results" / "mine.parquet"])
     assert (found.arm, found.seed, found.evaluation is not None) == ("joint", 0, True)
@@ -139,6 +144,20 @@ def test_the_make_targets_exist():
 def test_the_tables_are_those_of_the_results(script):
     ran = subprocess.run([sys.executable, f"docs/{script}", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_a_sentence_that_says_something_else_than_the_results_is_named(tmp_path):
+    for name in ("docs", "results"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("images", "*.html"))
+    shutil.copy(ROOT / "README.md", tmp_path)
+    page = tmp_path / "docs" / "results.md"
+    text = page.read_text()
+    page.write_text(text.replace("15 of these 18", "16 of these 18"))
+    assert page.read_text() != text
+    ran = subprocess.run([sys.executable, tmp_path / "docs" / "results_prose.py"], capture_output=True, text=True)
+    assert ran.returncode == 1
+    (said,) = ran.stderr.splitlines()
+    assert said.startswith("results.md does not say: none of 20 seeds does")
 
 
 def test_the_recipes_of_the_paper_are_the_runs_in_the_results():

@@ -144,3 +144,12 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert float(ran.stdout) < 4.0
+
+
+def test_the_mean_beyond_is_over_lengths_beyond_the_training_length_or_over_all_where_none_is():
+    def counted(**right):
+        counts = tuple(Count(int(name[1:]), 10, count, {"sum": count}) for name, count in right.items())
+        return Evaluation(25, counts, {"sum": 0.1}, 0.1)
+
+    assert counted(n10=9, n25=8, n50=4, n75=2).mean_beyond == pytest.approx(0.3)
+    assert counted(n10=9, n25=8).mean_beyond == pytest.approx(0.85)

@@ -159,6 +159,8 @@ FAILED = [record("mamba", 0, None, failure="x")]
             "seeds cannot settle whether that is chance (p is 0.0625 at best).",
         ),
         (two(0.5, 0.25, 2), "None holds 90% there.", "Means over 2 seeds."),
+        (two(0.001, 0.0, 2), "None holds 90% there, or is clearly above guessing (0.2%).", "Means over 2 seeds."),
+        (two(0.003, 0.0, 1), "None holds 90% there, or is clearly above guessing (0.2%).", "One seed each"),
         (two(0.95, 0.95, 2), "All hold 90% there.", "joint and dat are level."),
         (two(0.98, 0.25), "dat gets every answer right on 98.0%", "One seed each: there are no error bars"),
         (two(0.98, 0.25)[1:], "dat gets every answer right on 98.0%. It holds 90% there.", "One seed"),

@@ -289,7 +289,7 @@ def test_the_command_leaves_results_and_a_page_also_where_a_run_fails(tiny, tmp_
     assert ended.value.code == 1
     said = capsys.readouterr()
     assert "2 arms x 1 seed" in said.out
-    assert "2 runs: 1 done, 0 running, 1 failed" in said.err
+    assert "2 runs: 1 done, 0 running, 1 failed, the runs to report: step" in said.err
     assert f"failed: {out / 'composite' / 'wild' / 'seed-0'}: " in said.out
     assert "<html" in (out / "report" / "index.html").read_text()[:300]
     assert [one.failure is None for one in read_results([out / "results.parquet"])] == [True, False]
@@ -309,6 +309,7 @@ def test_the_paper_in_small_takes_minutes(tmp_path, capsys):
     assert all(record.evaluation is not None for record in records)
     assert len(json.loads((tmp_path / "choices.json").read_text())) == sum(bool(arm.choices) for arm in plan.arms)
     page = (tmp_path / "report" / "index.html").read_text()
+    assert "How settings were chosen" in page
     assert all(arm.name in page for arm in plan.arms)
 
 
