@@ -1,4 +1,4 @@
-"""The figures in the sentences on the first study, in docs/results.md and the README, from results/*.parquet.
+"""The figures in the sentences of docs/results.md and of the README's part on it, from results/*.parquet.
 
 python docs/results_prose.py    fail, and say which, if a sentence says something else than the files (a test does this)
 """
@@ -29,8 +29,10 @@ from latebloom.evaluation.result import HOLDS_AT, Evaluation
 from latebloom.report.panel import Panel
 from latebloom.report.statistics import compare_arms
 from latebloom.report.study_tables import p_value
+from latebloom.report.switches import switch_table
 from latebloom.results.record import CHOICE, RunRecord
 from latebloom.studies.plan import known_studies, plan_of
+from latebloom.studies.scales import MANY_ARMS
 
 LATE = "joint (asked late)"
 WORDS = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -46,6 +48,8 @@ def sentences() -> Iterator[tuple[Path, str]]:
         claims(now, plain, sharpened),
         tuned(now),
         reused(),
+        timing(),
+        holding(),
     ):
         yield from ((PAGE, sentence) for sentence in part)
     right, again, of = exact(now, "dat"), exact(sharpened, "dat"), seeds(now, "dat")
@@ -218,6 +222,38 @@ def reused() -> Iterator[str]:
     ]
     same = "to the bit" if joint[0] == joint[1] else "but for rounding"
     yield f"The joint training of the form at width 64 is the one that the table below has, {same}."
+
+
+def timing() -> Iterator[str]:
+    """How far the default bar is behind the best fixed switch, on every task and at every rate, near and far."""
+    behind, later = [], []
+    for table in filter(None, map(switch_table, read("timing"))):
+        for name, _, *cells in table.rows:
+            if name.text.startswith("when beyond 3x"):
+                behind += [float(cell.text) for cell in (cells[1], cells[4])]
+                later += [float(re.findall(r"([+-]\d+)%", cell.text)[0]) for cell in (cells[2], cells[5])]
+    worst = "less than a point" if max(behind) < 1 else f"up to {max(behind):.1f} points"
+    latest = "a tenth" if max(later) == 10 else f"{max(later):.0f}%"
+    yield f"is {worst} behind the best fixed switch, near and far, and on average at most {latest} of the steps later"
+    panel = composite("timing")
+    slow = [
+        sum((run.switch_step or 0) >= 5_000 for run in panel.runs if run.arm == f"when beyond 8x ({of:g})")
+        for of in sorted(MANY_ARMS["paper"].rates)
+    ]
+    low, high = map(word, slow)
+    yield f"{low} of the ten seeds meet it after 5,000 steps or more there, and {high} at the higher rate"
+
+
+def holding() -> Iterator[str]:
+    panel, again = composite("holding"), composite("replicate")
+    here, there = (level(one, "dat", FAR) for one in (panel, again))
+    link = "[third study](#what-matters-at-the-switch)"
+    yield f"is at {here} at sixteen times in the {link}, in half the steps (at {there} when run again)"
+    none_held = "recall withheld (none held)"
+    yield (
+        f"{exact(panel, none_held)} of its {seeds(panel, none_held)} seeds are exact, and "
+        f"{exact(panel, 'recall withheld')} of `recall withheld`"
+    )
 
 
 def seeds(panel: Panel, arm: str) -> int:
