@@ -30,6 +30,7 @@ from latebloom.report.panel import Panel
 from latebloom.report.statistics import compare_arms
 from latebloom.report.study_tables import p_value
 from latebloom.report.switches import switch_table
+from latebloom.report.words import row
 from latebloom.results.record import CHOICE, RunRecord
 from latebloom.studies.plan import known_studies, plan_of
 from latebloom.studies.scales import MANY_ARMS
@@ -74,8 +75,8 @@ def in_short(now: Panel, plain: Panel, sharpened: Panel) -> Iterator[str]:
     whole = "everything" if min(near) == 1.0 else f"{min(near):.1%} or more"
     yield f"the hybrid answers {whole} at three times the length in every seed"
     yield (
-        f"and is exact in {exact(now, 'dat')} of {len(far)}; the other {word(len(others))} are at {row(others)} at "
-        "sixteen times, where the sum is lost"
+        f"and is exact in {exact(now, 'dat')} of {len(far)}; the other {word(len(others))} are at {percents(others)} "
+        "at sixteen times, where the sum is lost"
     )
     yield f"were exact in {exact(sharpened, 'dat')}."
     yield (
@@ -111,9 +112,10 @@ def in_short(now: Panel, plain: Panel, sharpened: Panel) -> Iterator[str]:
     by_sum = sum(run.accuracy(falls(run), "sum") < run.accuracy(falls(run), "recall") for run in fading)
     yield (
         f"{word(cliffs(now, 'joint'))} of {seeds(now, 'joint')} seeds does, and {cliffs(now, LATE)} of "
-        f"{seeds(now, LATE)} with recall asked late. {seeds(now, 'joint') - len(fading)} hold 90% to sixteen times the "
-        f"length, and the rest fade, from between {fading[0].reach:g} and {fading[-1].reach:g} times on; what is lost "
-        f"first is the sum in {by_sum} of these {len(fading)}"
+        f"{seeds(now, LATE)} with recall asked late. Of joint training's {seeds(now, 'joint')}, "
+        f"{seeds(now, 'joint') - len(fading)} hold 90% to sixteen times the length, and the rest fade, from between "
+        f"{fading[0].reach:g} and {fading[-1].reach:g} times on; what is lost first is the sum in "
+        f"{by_sum} of these {len(fading)}"
     )
     first = [run for one in tried("joint", first_round=True) for run in evaluations(one)]
     third = composite("holding")
@@ -148,7 +150,7 @@ def each_half() -> Iterator[str]:
 
 def claims(now: Panel, plain: Panel, sharpened: Panel) -> Iterator[str]:
     fallen = [run for run in now.finished[LATE].values() if run.cliff is not None]
-    two, three = (row([run.accuracy(at(now, multiple)) for run in fallen]) for multiple in (2, NEAR))
+    two, three = (percents([run.accuracy(at(now, multiple)) for run in fallen]) for multiple in (2, NEAR))
     yield (
         f"{'no seed' if not cliffs(now, 'joint') else cliffs(now, 'joint')} of {seeds(now, 'joint')} has a cliff, and "
         f"{len(fallen)} of {seeds(now, LATE)} with recall asked late (to {two} at twice the length and {three} at "
@@ -198,7 +200,7 @@ def tuned(now: Panel) -> Iterator[str]:
     quiet = far[highest, False]
     yield (
         f"with it {len(far[highest, True]) - len(below)} of {len(far[highest, True])} runs on held-out seeds are at "
-        f"95% or more at sixteen times (the other at {row(below)}), without it {len(quiet)} of {len(quiet)} are "
+        f"95% or more at sixteen times (the other at {percents(below)}), without it {len(quiet)} of {len(quiet)} are "
         f"between {100 * min(quiet):.0f} and {max(quiet):.0%}"
     )
     means = [f"{100 * mean(far[of, False]):.0f} and {mean(far[of, True]):.0%}" for of in lower]
@@ -320,10 +322,9 @@ def word(number: int) -> str:
     return WORDS[number] if number < len(WORDS) else str(number)
 
 
-def row(shares: Sequence[float]) -> str:
-    """Shares as a row of percentages: 98, 90 and 83%."""
-    *rest, last = (f"{100 * share:.0f}" for share in shares) if shares else ("none",)
-    return f"{', '.join(rest)} and {last}%" if rest else f"{last}%"
+def percents(shares: Sequence[float]) -> str:
+    """98, 90 and 83%."""
+    return f"{row([f'{100 * share:.0f}' for share in shares])}%" if shares else "none"
 
 
 def main() -> None:

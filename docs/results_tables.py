@@ -28,6 +28,7 @@ from latebloom.report.study_page import study_page
 from latebloom.report.study_tables import accuracy_cell, accuracy_table, p_value, points, reach_table
 from latebloom.report.switches import switch_table
 from latebloom.report.tables import Cell, Table, as_markdown
+from latebloom.report.words import row
 from latebloom.results.file import read_results
 from latebloom.results.record import RunRecord
 from latebloom.studies.plan import known_studies, plan_of
@@ -392,12 +393,8 @@ def _made(study: str) -> str:
         f"width {_either(config['model']['width'] for config in configs)}, {_either(one['steps'] for one in training)} "
         f"steps in batches of {_either(one['full']['batch_size'] for one in training)}, trained up to length "
         f"{_either(run.training_length for run in runs)}; "
-        f"{'; '.join(f'{where}, commit {_row(list(commits))}' for where, commits in made.items())}."
+        f"{'; '.join(f'{where}, commit {row(list(commits))}' for where, commits in made.items())}."
     )
-
-
-def _row(words: list[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
 def _either(numbers: Iterable[int]) -> str:

@@ -253,7 +253,8 @@ def report(
     """A page, pictures and tables from results, without running anything.
 
     Args:
-        paths: Results files, the folders of studies, and the folders of single runs, which are set side by side.
+        paths: Results files, the folders of studies, and the folders of single runs or of many seeds, which are set
+            side by side.
         out: The folder for index.html, figures/ and tables/.
     """
     from latebloom.report.study import read_sections, write_report

@@ -161,13 +161,14 @@ class CrowdBar:
         stand = f"{finished} done, {len(started) - finished - failed} running"
         stand += f", {failed} failed" if failed else ""
         last = f"step {seen.step}/{seen.steps}, {seen.phase}, median loss {loss}" if seen else ""
-        lines = (": ".join(part for part in (self._what, last) if part), *self._leaders())
+        stage = ": ".join(part for part in (self._what, last) if part)
+        lines = (*((stage,) if stage else ()), *self._leaders())
         self._bars.lines = lines
         self._bars.update(self._bar, completed=done, stand=stand)
         tenth = 11 if finished + failed == len(self._seen) else int(10 * done / len(self._seen))
         if not self.console.is_terminal and tenth > self._said:
             self._said = tenth
-            said = ", ".join(part for part in (stand, *self._left(done), *lines) if part)
+            said = ", ".join((stand, *self._left(done), *lines))
             self.console.print(f"{len(self._seen)} runs: {said}", highlight=False, soft_wrap=True)
 
     def _left(self, done: float) -> tuple[str, ...]:

@@ -78,6 +78,18 @@ def test_choices_may_differ_in_the_training_length(studied, tmp_path):
     assert section.tables["choices"].rows[1][2].plain == "3 settings"
 
 
+def test_a_configuration_that_cannot_be_read_is_not_taken_for_the_chosen_one(studied):
+    runs, tuning = ([replace(run, config="no JSON") for run in some] for some in studied)
+    assert rows(runs, tuning)["dat"][0] == "–"
+
+
+def test_held_out_runs_of_a_task_that_is_not_reported_yet_are_shown_like_any(studied, tmp_path):
+    runs, tuning = studied
+    write_results(tmp_path / "results.parquet", runs)
+    write_results(tmp_path / "tuning.parquet", tuning + [replace(run, task="recall") for run in tuning])
+    assert [section.panel.study for section in read_sections([tmp_path])] == ["paper", "paper, tuning"]
+
+
 def test_a_single_choice_is_told_as_one(studied):
     runs, tuning = studied
     only = [run for run in tuning if run.arm.endswith("2")]

@@ -1,5 +1,6 @@
 """Runs to report on, wherever they are."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,8 +33,12 @@ def test_runs_that_differ_in_their_seed_alone_are_one_arm(quick, tmp_path, monke
     ]
     assert all(one.evaluation for one in found)
     assert [one.arm for one in gather([narrow, again])] == ["narrow", "narrow"]  # both stand beside the wide one
-    with pytest.raises(ResultsError, match=r"narrow and wide/\.\./narrow hold the same run; give one of them"):
+    with pytest.raises(ResultsError, match=r"the run .*narrow is given twice"):
         gather([narrow, other, again, other / ".." / "narrow"])
+    shutil.copytree(narrow, "copy")
+    with pytest.raises(ResultsError, match=r"narrow and .*copy hold the same run; give one of them"):
+        gather([narrow, Path("copy")])
+    shutil.rmtree("copy")
 
 
 def test_a_folder_of_runs_is_the_runs_in_it_and_an_arm_that_fills_one_is_called_after_it(quick, tmp_path, monkeypatch):
@@ -45,6 +50,10 @@ def test_a_folder_of_runs_is_the_runs_in_it_and_an_arm_that_fills_one_is_called_
     found = gather([Path("runs/many"), Path("runs/wide")])
     assert [(one.arm, one.seed) for one in found] == [("many", 0), ("many", 1), ("wide", quick.seed)]
     assert [one.arm for one in gather([Path("runs/many/seed-0"), Path("runs/wide")])] == ["many/seed-0", "wide"]
+    Path("by-link").symlink_to(Path("runs", "wide"))
+    assert [one.arm for one in gather([Path("by-link")])] == ["by-link"]
+    with pytest.raises(ResultsError, match="seed-0 is given twice, by itself or with the folder around it"):
+        gather([Path("runs/many"), Path("runs/many/seed-0")])
     monkeypatch.chdir(tmp_path / "runs" / "wide")
     assert [one.arm for one in gather([Path()])] == ["wide"]
 
@@ -98,5 +107,5 @@ def test_two_runs_are_set_side_by_side_by_the_command(quick, tmp_path, monkeypat
 
 
 def test_another_folder_is_refused(tmp_path):
-    with pytest.raises(ResultsError, match="holds no results; give a results file, the folder of a study"):
+    with pytest.raises(ResultsError, match="holds neither results nor runs; give a results file, the folder"):
         gather([tmp_path])

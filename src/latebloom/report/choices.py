@@ -43,11 +43,12 @@ def choices_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
 
 def tried_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
     """A row for every setting that was tried, the best of an arm first."""
-    rows = []
-    for arm, tried in _tried(tuning).items():
-        differ = _differing(tried)
-        for one in sorted(tried, key=lambda one: (-len(one.runs), -(one.score or 0.0))):
-            chosen = " (chosen)" if one.settings == settings_of(panel, arm) else ""
+    rows, of_arm = [], _tried(tuning)
+    for arm in panel.arms:
+        tried = of_arm.get(arm, [])
+        differ, won = _differing(tried), _won(panel, arm, tried)
+        for one in sorted(tried, key=_standing, reverse=True):
+            chosen = " (chosen)" if one is won else ""
             done = sum(run.evaluation is not None for run in one.runs)
             seeds = str(done) if done == len(one.runs) else f"{done} of {len(one.runs)}"
             rows.append((Cell(f"{arm}{chosen}"), _named(one.settings, differ), Cell(seeds), _percent(one.score)))
@@ -58,6 +59,10 @@ def tried_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
         note="Those that were tried on more seeds come first. One with a run that failed is not chosen.",
         names=2,
     )
+
+
+def _standing(one: Tried) -> tuple[int, float]:
+    return len(one.runs), -1.0 if one.score is None else one.score
 
 
 def _tried(tuning: Sequence[RunRecord]) -> dict[str, list[Tried]]:
@@ -77,18 +82,23 @@ def _chosen(panel: Panel, arm: str, tried: list[Tried]) -> tuple[Cell, ...]:
     many = "the only one" if len(tried) == 1 else f"{len(tried)} settings"
     rounds = sorted({len(one.runs) for one in tried})
     said = Cell(many), Cell(", the best on ".join(map(str, rounds)))
-    mine = settings_of(panel, arm)
-    won = next((one for one in tried if one.settings == mine), None)
+    won = _won(panel, arm, tried)
     if won is None or won.score is None:
         return (EMPTY, *said, EMPTY, EMPTY)
     others = [one.score for one in tried if one is not won and len(one.runs) == len(won.runs)]
     next_best = max((score for score in others if score is not None), default=None)
-    return (_named(mine, _differing(tried)), *said, _percent(won.score), _percent(next_best))
+    return (_named(won.settings, _differing(tried)), *said, _percent(won.score), _percent(next_best))
+
+
+def _won(panel: Panel, arm: str, tried: list[Tried]) -> Tried | None:
+    """The setting that an arm's runs have; None if none of them or, where a configuration cannot be read, not known."""
+    mine = settings_of(panel, arm)
+    return next((one for one in tried if mine and one.settings == mine), None)
 
 
 def _differing(tried: list[Tried]) -> set[str]:
     """The fields in which the settings of an arm differ, those of a phase that it does not have left out."""
-    fields = dict.fromkeys(field for one in tried for field in one.settings)
+    fields = {field for one in tried for field in one.settings}
     differ = {field for field in fields if len({one.settings.get(field) for one in tried}) > 1}
     has_delay = any(one.settings.get("delay") != "null" for one in tried)
     return differ if has_delay else {field for field in differ if not field.startswith("training.delayed.")}

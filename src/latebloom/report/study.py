@@ -27,9 +27,9 @@ def read_sections(paths: Sequence[Path]) -> list[Section]:
     """What results files say, and the folders of studies and runs, panel by panel."""
     records = gather(paths)
     # Beside its study a choice is a table; alone its runs are like any.
-    chosen_on = {f"{record.study}{TUNING}" for record in records}
-    tuning = [record for record in records if record.study in chosen_on]
-    found = panels([record for record in records if record.study not in chosen_on])
+    chosen_on = {(f"{record.study}{TUNING}", record.task) for record in records}
+    tuning = [record for record in records if (record.study, record.task) in chosen_on]
+    found = panels([record for record in records if (record.study, record.task) not in chosen_on])
     names: dict[str, None] = {}
     sections = []
     for panel, compared in zip(found, comparisons(found), strict=True):

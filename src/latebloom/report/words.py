@@ -78,7 +78,7 @@ def headline(panel: Panel) -> str:
     left_out = f" (the best two and the last of {len(panel.standings)})" if len(told) < len(panel.standings) else ""
     return (
         f"On sequences of {length} items, {length / panel.training_length:.3g}x the longest in training, "
-        f"{_row(levels)}{left_out}. {_who_holds(panel)}"
+        f"{row(levels)}{left_out}. {_who_holds(panel)}"
     )
 
 
@@ -94,34 +94,33 @@ def doubt(panel: Panel, compared: Sequence[Comparison]) -> str:
         text = f"Means over {many} seeds."
     missing = [arm for arm in panel.arms if arm not in panel.shown]
     if missing:
-        text += f" No run of {_row(missing)} has finished."
+        text += f" No run of {row(missing)} has finished."
     return text + _settled(panel, compared)
 
 
 def _who_holds(panel: Panel) -> str:
     holding = [arm for arm, one in panel.standings if one.mean >= HOLDS_AT]
+    one_arm = len(panel.standings) == 1
     if not holding:
-        return f"None holds {HOLDS_AT:.0%} there{_guessing(panel)}."
+        guessing = ", nor is it clearly above guessing" if one_arm else ", and none is clearly above guessing"
+        holds = "It does not hold" if one_arm else "None holds"
+        return f"{holds} {HOLDS_AT:.0%} there{guessing * _are_guessing(panel)}."
     if len(holding) == len(panel.standings):
         return f"{'All hold' if len(holding) > 1 else 'It holds'} {HOLDS_AT:.0%} there."
     if len(holding) > MOST_TOLD:
         return f"{len(holding)} of {len(panel.standings)} hold {HOLDS_AT:.0%} there."
-    return f"Only {_row(holding)} hold{'s' * (len(holding) == 1)} {HOLDS_AT:.0%} there."
+    return f"Only {row(holding)} hold{'s' * (len(holding) == 1)} {HOLDS_AT:.0%} there."
 
 
-def _guessing(panel: Panel) -> str:
-    """Whether even the best arm may be guessing."""
-    (best, one), length = panel.standings[0], panel.compared_length
-    runs = [run for run in panel.finished[best].values() if length in run.lengths]
-    low = one.low if one.low is not None else binomial_interval(*_counted(runs, length))[0]
-    chance = runs[0].chance_all
-    return f", or is clearly above guessing ({chance:.1%})" if low <= chance else ""
-
-
-def _counted(runs: Sequence[Evaluation], length: int | None) -> tuple[int, int]:
-    """How many sequences were right at a length, and how many there were."""
-    counts = [count for run in runs for count in run.counts if count.length == length]
-    return sum(count.correct for count in counts), sum(count.sequences for count in counts)
+def _are_guessing(panel: Panel) -> bool:
+    """Whether no arm gets more right than guessing would, all of its sequences taken together."""
+    for arm, _ in panel.standings:
+        runs = [run for run in panel.finished[arm].values() if panel.compared_length in run.lengths]
+        counts = [count for run in runs for count in run.counts if count.length == panel.compared_length]
+        low, _ = binomial_interval(sum(count.correct for count in counts), sum(count.sequences for count in counts))
+        if low > max(run.chance_all for run in runs):
+            return False
+    return True
 
 
 def _settled(panel: Panel, compared: Sequence[Comparison]) -> str:
@@ -145,6 +144,6 @@ def _settled(panel: Panel, compared: Sequence[Comparison]) -> str:
     return f"{ahead}, which could be chance (p = {one.p_corrected:.2g}, corrected)."
 
 
-def _row(names: Sequence[str]) -> str:
+def row(names: Sequence[str]) -> str:
     """a, b and c."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -32,8 +32,8 @@ def gather(paths: Sequence[Path]) -> list[RunRecord]:
             folders += below
         else:
             raise ResultsError(
-                f"results: {path} holds no results; give a results file, the folder of a study that has come so far, "
-                "or that of a run"
+                f"results: {path} holds neither results nor runs; give a results file, the folder of a study or of a "
+                "run, or one in which folders of runs stand"
             )
     return read_results(files) + _single(folders)
 
@@ -43,10 +43,13 @@ def _single(folders: Sequence[Path]) -> list[RunRecord]:
     configs: dict[Path, RunConfig] = {}
     taken: dict[str, Path] = {}
     arms: dict[str, list[Path]] = {}
-    for folder in folders:
-        configs[folder] = config = RunFolder(folder).read_config()
+    for folder in map(_absolute, folders):
+        config = RunFolder(folder).read_config()
+        if folder in configs:
+            raise ResultsError(f"results: the run {folder} is given twice, by itself or with the folder around it")
         if config.hash in taken:
             raise ResultsError(f"results: {taken[config.hash]} and {folder} hold the same run; give one of them")
+        configs[folder] = config
         taken[config.hash] = folder
         arms.setdefault(replace(config, seed=0).hash, []).append(folder)
     names = _names(list(arms.values()))
@@ -55,19 +58,25 @@ def _single(folders: Sequence[Path]) -> list[RunRecord]:
     ]
 
 
+def _absolute(folder: Path) -> Path:
+    """The folder by the name that it was given, links and all."""
+    return Path(os.path.abspath(folder))
+
+
 def _names(arms: list[list[Path]]) -> dict[Path, str]:
-    """What the arm of each run is called: after the arm's folder, as far as the folders of the arms differ."""
+    """What the arm of each run is called: after the arm's folder, from where the folders of the arms part."""
     if not arms:
         return {}
-    places = [_place([folder.resolve() for folder in runs]) for runs in arms]
+    places = [_place(runs, {folder for other in arms if other is not runs for folder in other}) for runs in arms]
     above = os.path.commonpath([place.parent for place in places])
     return {
         folder: place.relative_to(above).as_posix() for runs, place in zip(arms, places, strict=True) for folder in runs
     }
 
 
-def _place(runs: list[Path]) -> Path:
+def _place(runs: list[Path], others: set[Path]) -> Path:
     """The folder of an arm: that of its run; of several runs the one that holds them and no others, or else that of
     the first."""
     parent = runs[0].parent
-    return parent if len(runs) > 1 and sorted(RunFolder(parent).runs_below()) == sorted(runs) else runs[0]
+    is_theirs = len(runs) > 1 and parent not in others and sorted(RunFolder(parent).runs_below()) == sorted(runs)
+    return parent if is_theirs else runs[0]

@@ -69,7 +69,7 @@ FIRST_TUNING_SEED = 1_000
 def middle_rates(size: Size) -> tuple[float, float]:
     """The two learning rates in the middle of the grid; twice the same where there is but one."""
     middle = len(size.rates) // 2
-    return size.rates[max(0, middle - 1)], size.rates[middle]
+    return size.rates[middle - 1], size.rates[middle]
 
 
 def held_out(size: Size) -> dict[str, range]:
