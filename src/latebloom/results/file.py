@@ -170,6 +170,8 @@ def _evaluation(rows: list[dict[str, Any]]) -> Evaluation:
         for name, level in first.items()
         if name.startswith("chance_") and level is not None
     }
+    if first["chance"] is None:
+        raise ValueError("no level of guessing")
     counts = []
     for row in rows:
         total = row["sequences"]
