@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 
-from results_tables import (
+from results_files import (
     EXACT,
     FAR,
     NEAR,

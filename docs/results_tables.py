@@ -5,23 +5,38 @@ python docs/results_tables.py --check    fail if a page says something else (a t
 """
 
 import hashlib
-import json
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from figures import ROOT, write_or_check
+from results_files import (
+    EXACT,
+    FAR,
+    NEAR,
+    PAGE,
+    README,
+    at,
+    cliffs,
+    composite,
+    config_of,
+    exact,
+    held,
+    read,
+    results_of,
+    without_seed,
+)
 
 from latebloom.evaluation.result import HOLDS_AT, Evaluation
 from latebloom.report.arms import arms_figure
 from latebloom.report.charts import save_chart
 from latebloom.report.figures import accuracy_figure
-from latebloom.report.panel import Panel, panels
+from latebloom.report.panel import Panel
 from latebloom.report.statistics import Comparison, compare_arms
 from latebloom.report.study import read_sections
 from latebloom.report.study_page import study_page
@@ -29,17 +44,10 @@ from latebloom.report.study_tables import accuracy_cell, accuracy_table, p_value
 from latebloom.report.switches import switch_table
 from latebloom.report.tables import Cell, Table, as_markdown
 from latebloom.report.words import row
-from latebloom.results.file import read_results
-from latebloom.results.record import RunRecord
 from latebloom.studies.plan import known_studies, plan_of
 
-PAGE, README = ROOT / "docs" / "results.md", ROOT / "README.md"
 STUDIES = ("paper", "timing", "holding")
 REPORT = ROOT / "results" / "report.html"
-EXACT = 0.99
-"""What the composite task is to be answered at, near and far."""
-NEAR, FAR = 3, 16
-"""The paper's claim, and ours, in training lengths."""
 ONE_CHANGE = (
     "freeze", "ramp", "random output", "sharpened", "recall withheld", "recurrence at 0.3", "half the rate after",
     "state noise", "no restart",
@@ -56,48 +64,6 @@ COMPARED_WITH = {
     "staged": None,
 }
 """Arms of `holding` that differ from `dat` in more than one thing, and what they differ from in one, if in any."""
-
-
-def results_of(study: str) -> Path:
-    return ROOT / "results" / f"{study}.parquet"
-
-
-@cache
-def read(study: str) -> list[Panel]:
-    """A study's panels, that of the composite task first."""
-    return sorted(panels(read_results([results_of(study)])), key=lambda panel: panel.task != "composite")
-
-
-def composite(study: str) -> Panel:
-    return next(panel for panel in read(study) if panel.task == "composite")
-
-
-def at(panel: Panel, multiple: float) -> int:
-    return round(multiple * panel.training_length)
-
-
-def held(panel: Panel, arm: str) -> int:
-    """How many seeds hold near."""
-    return sum(accuracy >= HOLDS_AT for accuracy in panel.by_seed(arm, at(panel, NEAR)).values())
-
-
-def exact(panel: Panel, arm: str) -> int:
-    """How many seeds are exact, near and far."""
-    lengths = [at(panel, multiple) for multiple in (NEAR, FAR)]
-    return sum(all(run.accuracy(length) >= EXACT for length in lengths) for run in panel.finished[arm].values())
-
-
-def cliffs(panel: Panel, arm: str) -> int:
-    """How many seeds have a cliff."""
-    return sum(run.cliff is not None for run in panel.finished[arm].values())
-
-
-def config_of(run: RunRecord) -> dict[str, Any]:
-    return json.loads(run.config)
-
-
-def without_seed(run: RunRecord) -> dict[str, Any]:
-    return {**config_of(run), "seed": None}
 
 
 # paper: every model on every task

@@ -106,7 +106,7 @@ class StackedTrainer:
             )
         if device.type == "cuda":
             # cuDNN trains the widths that our LSTM's kernels do not take. It copies a model's weights together at every
-            # call, because they are slices of the stack's, and says so; a copy is little beside the products. The
+            # call, because they are slices of the stack's, and says so; nobody who reads it could change that. The
             # filter stays: one around each call would make Python show other warnings again and again.
             warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
         self.device, self.step = device, 0

@@ -1,0 +1,61 @@
+"""The studies' results for the scripts that write and check docs/results.md: what they read, and what they count."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from figures import ROOT
+
+from latebloom.evaluation.result import HOLDS_AT
+from latebloom.report.panel import Panel, panels
+from latebloom.results.file import read_results
+from latebloom.results.record import RunRecord
+
+PAGE, README = ROOT / "docs" / "results.md", ROOT / "README.md"
+EXACT = 0.99
+"""What the composite task is to be answered at, near and far."""
+NEAR, FAR = 3, 16
+"""The paper's claim, and ours, in training lengths."""
+
+
+def results_of(study: str) -> Path:
+    return ROOT / "results" / f"{study}.parquet"
+
+
+@cache
+def read(study: str) -> list[Panel]:
+    """A study's panels, that of the composite task first."""
+    return sorted(panels(read_results([results_of(study)])), key=lambda panel: panel.task != "composite")
+
+
+def composite(study: str) -> Panel:
+    return next(panel for panel in read(study) if panel.task == "composite")
+
+
+def at(panel: Panel, multiple: float) -> int:
+    return round(multiple * panel.training_length)
+
+
+def held(panel: Panel, arm: str) -> int:
+    """How many seeds hold near."""
+    return sum(accuracy >= HOLDS_AT for accuracy in panel.by_seed(arm, at(panel, NEAR)).values())
+
+
+def exact(panel: Panel, arm: str) -> int:
+    """How many seeds are exact, near and far."""
+    lengths = [at(panel, multiple) for multiple in (NEAR, FAR)]
+    return sum(all(run.accuracy(length) >= EXACT for length in lengths) for run in panel.finished[arm].values())
+
+
+def cliffs(panel: Panel, arm: str) -> int:
+    """How many seeds have a cliff."""
+    return sum(run.cliff is not None for run in panel.finished[arm].values())
+
+
+def config_of(run: RunRecord) -> dict[str, Any]:
+    return json.loads(run.config)
+
+
+def without_seed(run: RunRecord) -> dict[str, Any]:
+    return {**config_of(run), "seed": None}
