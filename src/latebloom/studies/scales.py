@@ -60,7 +60,7 @@ MANY_ARMS: dict[Scale, Size] = {
         rates=(2e-3, 4e-3), multiples=TO_SIXTEEN, sequences=2048,
     ),
 }  # fmt: skip
-STATE_NOISE = 0.2
+STATE_NOISE = 0.3
 """The deviation that the studies try."""
 FIRST_TUNING_SEED = 1_000
 """Held-out seeds begin here; reported ones begin at 0."""
