@@ -17,8 +17,7 @@ def a_study_in_its_midst(console: Console, folder: Path) -> None:
     (folder / RUNS[0]).mkdir(parents=True)
     (folder / RUNS[0] / "result.json").write_text("{}")
     with StudyBar(console) as bar:
-        bar.what = "the runs to report"
-        bar.expect(dict.fromkeys(RUNS), folder)
+        bar.expect(RUNS, folder, "the runs to report")
         bar.show(RUNS[1], Progress(60, 60, "done", loss=0.5, accuracy_beyond=0.25, tested=1.0))
         bar.show(RUNS[3], Progress(30, 60, "full", loss=0.7, accuracy_beyond=0.9))
         bar.show(RUNS[4], Progress.of_failed(60))
@@ -49,9 +48,34 @@ def test_a_terminal_shows_all_of_it(width, tmp_path):
 def test_runs_that_failed_count_as_over(tmp_path):
     written = StringIO()
     with StudyBar(Console(file=written, width=80)) as bar:
-        bar.expect({"a": None, "b": None}, tmp_path)
+        bar.expect(["a", "b"], tmp_path)
         bar.show("a", Progress(60, 60, "done", tested=1.0))
         bar.show("b", Progress.of_failed(60))
     last = written.getvalue().splitlines()[-1]
     assert last.startswith("2 runs: 1 done, 0 running, 1 failed, step")
     assert "left" not in last
+
+
+def test_one_bar_goes_through_all_rounds_and_the_time_left_is_that_of_the_whole_study(tmp_path, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("latebloom.progress.time.monotonic", lambda: clock[0])
+    choices = [f"tuning/composite/dat/choice-{k}/seed-9" for k in range(2)]
+    called = {"tuning/composite/dat/choice-0": "composite/dat learning_rate=0.01"}
+    written = StringIO()
+    with StudyBar(Console(file=written, width=80)) as bar:
+        bar.expect(choices, tmp_path, "choosing settings", later=6, called=called)
+        clock[0] = 10.0
+        bar.show(choices[0], Progress(60, 60, "done", loss=0.5, accuracy_beyond=0.25, tested=1.0))
+        clock[0] = 20.0
+        bar.show(choices[1], Progress(60, 60, "done", loss=0.5, accuracy_beyond=0.15, tested=1.0))
+        bar.expect(RUNS, tmp_path, "the runs to report")
+        clock[0] = 30.0
+        bar.show(RUNS[0], Progress(60, 60, "done", loss=0.5, accuracy_beyond=0.9, tested=1.0))
+    began, first, second, final, last = written.getvalue().splitlines()
+    assert began == "8 runs: 0 done, 0 running, choosing settings"  # no pace yet
+    assert first.startswith("8 runs: 1 done, 0 running, about 0:01:10 left, choosing settings: step 60/60")
+    assert first.endswith("beyond: composite/dat learning_rate=0.01 25%")
+    assert "2 done, 0 running, about 0:01:00 left" in second
+    assert final == "8 runs: 2 done, 0 running, about 0:01:00 left, the runs to report"
+    assert last.startswith("8 runs: 3 done, 0 running, about 0:00:50 left, the runs to report: step 60/60")
+    assert last.endswith("beyond: composite/joint 90%")  # what the choice was among is over

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from statistics import mean
@@ -103,25 +103,28 @@ class _BarWithLines(Progress):
             yield Text(line, no_wrap=True, overflow="ellipsis")
 
 
-class CrowdBar:
-    """One bar for many runs: how many are done or have failed, and how the others stand. Use as a context manager."""
+class StudyBar:
+    """One bar for many runs, of which some are known only later: how many are done, running and failed, the time left,
+    and how the arms do so far. Use as a context manager."""
 
-    def __init__(self, names: list[str], console: Console | None = None, what: str = "") -> None:
+    def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(file=sys.stderr)
-        self._what = what
-        self._seen: dict[str, Seen | None] = dict.fromkeys(names)
+        self._purpose = ""
+        self._called: Mapping[str, str] = {}
+        self._now: tuple[str, ...] = ()
+        self._seen: dict[str, Seen | None] = {}
+        self._later = 0
         self._bars = _BarWithLines(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=20),
             TextColumn("{task.fields[stand]}"),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        self._bar = self._bars.add_task(f"{len(names)} runs", total=float(len(names)), stand="starting")
-        self._said = -1
+        self._bar = self._bars.add_task("", total=None, stand="starting", left="")
+        self._said: tuple[str, int] | None = None
         self._drawn = 0.0
         self._before, self._began = 0, time.monotonic()
 
@@ -134,14 +137,22 @@ class CrowdBar:
     ) -> None:
         self._bars.stop()
 
-    def count_finished(self, names: list[str]) -> None:
-        """Runs that were finished before; they say nothing of how long the others take."""
+    def expect(
+        self,
+        names: Collection[str],
+        folder: Path,
+        purpose: str = "",
+        later: int = 0,
+        called: Mapping[str, str] | None = None,
+    ) -> None:
+        """Another set of runs in `folder` begins, for a purpose, and `later` more will follow. Those that are finished
+        say nothing of how long the others take. Groups of runs are folders; `called` has other words for them."""
+        self._purpose, self._called, self._now, self._later = purpose, called or {}, tuple(names), later
         for name in names:
-            self._seen[name] = Seen(1, 1, "done", tested=1.0)
-        self._before = len(names)
-        if names:
-            self._bars.reset(self._bar, completed=self._before)
-            self._draw()
+            is_finished = (folder / name / "result.json").exists()
+            self._seen[name] = Seen(1, 1, "done", tested=1.0) if is_finished else None
+            self._before += is_finished
+        self._draw()
 
     def show(self, name: str, seen: Seen) -> None:
         self._seen[name] = seen
@@ -161,63 +172,35 @@ class CrowdBar:
         stand = f"{finished} done, {len(started) - finished - failed} running"
         stand += f", {failed} failed" if failed else ""
         last = f"step {seen.step}/{seen.steps}, {seen.phase}, median loss {loss}" if seen else ""
-        stage = ": ".join(part for part in (self._what, last) if part)
+        stage = ": ".join(part for part in (self._purpose, last) if part)
         lines = (*((stage,) if stage else ()), *self._leaders())
+        total = len(self._seen) + self._later
+        left = self._left(total - done, done - self._before)
         self._bars.lines = lines
-        self._bars.update(self._bar, completed=done, stand=stand)
-        tenth = 11 if finished + failed == len(self._seen) else int(10 * done / len(self._seen))
-        if not self.console.is_terminal and tenth > self._said:
-            self._said = tenth
-            said = ", ".join((stand, *self._left(done), *lines))
-            self.console.print(f"{len(self._seen)} runs: {said}", highlight=False, soft_wrap=True)
+        self._bars.update(
+            self._bar, description=f"{total} runs", total=float(total), completed=done, stand=stand, left=left
+        )
+        # A line for every tenth of all runs, one where another set of them begins, and one at the end.
+        moment = self._purpose, 11 if finished + failed == total else int(10 * done / total)
+        if not self.console.is_terminal and moment != self._said:
+            self._said = moment
+            said = ", ".join(part for part in (stand, left, *lines) if part)
+            self.console.print(f"{total} runs: {said}", highlight=False, soft_wrap=True)
 
-    def _left(self, done: float) -> tuple[str, ...]:
+    def _left(self, to_do: float, done_here: float) -> str:
         """How long the rest takes at the pace so far, if there is one."""
-        to_do = len(self._seen) - done
-        if to_do <= 0 or done <= self._before:
-            return ()
-        seconds = to_do * (time.monotonic() - self._began) / (done - self._before)
-        return (f"about {timedelta(seconds=round(seconds))} left",)
+        if to_do <= 0 or done_here <= 0:
+            return ""
+        seconds = to_do * (time.monotonic() - self._began) / done_here
+        return f"about {timedelta(seconds=round(seconds))} left"
 
     def _leaders(self) -> tuple[str, ...]:
-        """The best groups of runs so far by held-out accuracy beyond the training length; a group is a folder."""
+        """The best groups of this set of runs so far, by held-out accuracy beyond the training length."""
         groups: dict[str, list[float]] = {}
-        for name, one in self._seen.items():
+        for name in self._now:
+            one = self._seen[name]
             if one is not None and one.accuracy_beyond is not None and "/" in name:
                 groups.setdefault(name.rpartition("/")[0], []).append(one.accuracy_beyond)
         best = sorted(groups, key=lambda group: -mean(groups[group]))[:2]
-        return ("beyond: " + ", ".join(f"{group} {mean(groups[group]):.0%}" for group in best),) if best else ()
-
-
-class StudyBar:
-    """A study's stand: runs done, running and failed, the time left, and how its arms do so far."""
-
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(file=sys.stderr)
-        self.what = ""
-        """What the next runs are for, in a word or two."""
-        self._crowd: CrowdBar | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end()
-
-    def expect(self, configs: Mapping[str, object], folder: Path) -> None:
-        """Another set of runs begins; those that are finished count as done."""
-        self._end()
-        self._crowd = CrowdBar(list(configs), self.console, self.what)
-        self._crowd.__enter__()
-        self._crowd.count_finished([name for name in configs if (folder / name / "result.json").exists()])
-
-    def show(self, name: str, seen: Seen) -> None:
-        if self._crowd is not None:
-            self._crowd.show(name, seen)
-
-    def _end(self) -> None:
-        if self._crowd is not None:
-            self._crowd.__exit__(None, None, None)
-            self._crowd = None
+        told = (f"{self._called.get(group, group)} {mean(groups[group]):.0%}" for group in best)
+        return (f"beyond: {', '.join(told)}",) if best else ()

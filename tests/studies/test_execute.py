@@ -59,19 +59,24 @@ def test_the_best_choices_go_on_to_a_second_round_and_one_of_them_is_chosen(plan
     arms = [replace(tuned, choices=(quick, hopeless, faster))]
     plan = Plan(arms, seeds=(0,), tuning_seeds=(9,), second_round=(10, 11), finalists=2)
     assert plan.tuning_count == 3 * 1 + 2 * 2
-    asked = []
+    asked, told = [], []
 
     def runner(configs, folder):
         asked.append(list(configs))
         return in_turn(configs, folder)
 
-    outcome = execute("mine", plan, tmp_path, runner, lambda stage: asked.append(stage))
-    assert asked[::2] == [
-        "choosing settings, first of two rounds",
-        "choosing settings, second round",
-        "the runs to report",
+    outcome = execute("mine", plan, tmp_path, runner, lambda runs, stage: told.append((runs, stage)))
+    assert [len(names) for names in asked] == [3, 4, 1]
+    assert [runs for runs, _ in told] == asked
+    assert [(stage.purpose, stage.later) for _, stage in told] == [
+        ("choosing settings, first of two rounds", 4 + 1),
+        ("choosing settings, second round", 1),
+        ("the runs to report", 0),
     ]
-    assert [len(names) for names in asked[1::2]] == [3, 4, 1]
+    assert told[0][1].called == {
+        f"tuning/composite/tuned/choice-{k}": f"composite/tuned learning_rate={rate}"
+        for k, rate in enumerate((quick.training.full.learning_rate, 1e-12, 0.01))
+    }
 
     def beyond(record):  # what the choice is made by, from the results file alone
         lengths = [length for length in record.evaluation.lengths if length > record.training_length]

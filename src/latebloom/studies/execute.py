@@ -6,9 +6,9 @@ the others did), `tuning.parquet` and `results.parquet`.
 
 import fcntl
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -37,22 +37,43 @@ class StudyOutcome:
     """Run folders, relative to the study's, and why they failed."""
 
 
+@dataclass(frozen=True)
+class Stage:
+    """What a set of a study's runs is for."""
+
+    purpose: str
+    later: int = 0
+    """How many runs come after them."""
+    called: Mapping[str, str] = field(default_factory=dict)
+    """What to call the folders of an arm's choices, whose names say little."""
+
+
 def execute(
-    name: str, plan: Plan, out: Path, runner: Runner, announce: Callable[[str], None] = lambda stage: None
+    name: str,
+    plan: Plan,
+    out: Path,
+    runner: Runner,
+    announce: Callable[[list[str], Stage], None] = lambda runs, stage: None,
 ) -> StudyOutcome:
     """Train what is not trained yet, and collect all of it; safe to stop and to start again at any moment. `announce`
-    is told in a word or two what the runs are for that come next."""
+    is told the names of the runs that come next, and what they are for."""
+
+    def begin(runs: list[StudyRun], purpose: str, later: int = 0, **settings: Any) -> None:
+        announce([_within(run.folder, out) for run in runs], Stage(purpose, later, **settings))
+
     with _claimed(out, name, plan):
         failures: dict[str, str] = {}
         tuning: list[StudyRun] = []
         rounds = "first of two rounds", "second round"
         for which, find_runs in zip(rounds, (_tuning_runs, _second_round), strict=True):
             if more := find_runs(name, plan, out):
-                announce(f"choosing settings, {which}" if plan.second_round else "choosing settings")
+                later = plan.run_count + (plan.second_round_count if not tuning else 0)
+                purpose = f"choosing settings, {which}" if plan.second_round else "choosing settings"
+                begin(more, purpose, later, called=_choices_called(plan, out))
                 failures |= _train(more, out, runner, out / TUNING_FILE, failures, before=tuning)
                 tuning += more
         runs = _final_runs(name, plan, out, tuning, failures)
-        announce("the runs to report")
+        begin(runs, "the runs to report")
         failures |= _train(runs, out, runner, out / RESULTS_FILE, failures)
         return StudyOutcome(out / RESULTS_FILE, failures)
 
@@ -105,6 +126,20 @@ def _tuning_run(name: str, arm: Arm, place: Path, k: int, seed: int) -> StudyRun
     folder = place / f"choice-{k}" / f"seed-{seed}"
     config = replace(arm.choices[k], seed=seed)
     return StudyRun(f"{name}{TUNING}", arm.task, f"{arm.name}{CHOICE}{k}", config, folder)
+
+
+def _choices_called(plan: Plan, out: Path) -> dict[str, str]:
+    """The folders of choices, and the arm and what is set in each: of all fields in which the choices differ."""
+    called = {}
+    for arm, place in _places(plan, out / "tuning"):
+        fields = {name for choice in arm.choices for name in changes(arm.choices[0], choice)}
+        for k, choice in enumerate(arm.choices):
+            settings = {name: value for name, value in flat(choice.to_json()) if name in fields}
+            # Both phases have a learning rate and such, most often the same.
+            said = dict.fromkeys(f"{name.rpartition('.')[2]}={value}" for name, value in settings.items())
+            group = _within(place / f"choice-{k}", out)
+            called[group] = " ".join((_within(place, out / "tuning"), *said))
+    return called
 
 
 def _best(scores: list[float | None], count: int) -> list[int]:

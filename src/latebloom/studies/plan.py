@@ -100,8 +100,12 @@ class Plan:
     @property
     def tuning_count(self) -> int:
         """How many runs are made to choose settings."""
-        first = sum(len(arm.choices) for arm in self.arms) * len(self.tuning_seeds)
-        return first + sum(min(self.finalists, len(arm.choices)) for arm in self.arms) * len(self.second_round)
+        return sum(len(arm.choices) for arm in self.arms) * len(self.tuning_seeds) + self.second_round_count
+
+    @property
+    def second_round_count(self) -> int:
+        """How many of these are in the second round, if none fails in the first."""
+        return sum(min(self.finalists, len(arm.choices)) for arm in self.arms) * len(self.second_round)
 
 
 Study = Callable[[Scale], Plan]
