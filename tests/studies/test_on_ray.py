@@ -5,13 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from latebloom import run
+from latebloom import load_config, run
 from latebloom.cli import main
 from latebloom.errors import ConfigError, InterruptedRun
 from latebloom.results.file import read_results
@@ -188,6 +189,42 @@ def test_the_command_uses_a_cluster_that_is_there(cluster, tiny, tmp_path):
     assert all(line.startswith("2 runs: ") for line in ran.stderr.splitlines())
     assert "2 runs: 2 done, 0 running" in ran.stderr
     assert [record.failure for record in read_results([tmp_path / "out" / "results.parquet"])] == [None, None]
+
+
+@pytest.mark.slow
+def test_a_machine_that_leaves_the_cluster_takes_no_run_with_it(tiny, tmp_path):
+    """Three of Ray's nodes: one that trains nothing, as a head often is, and two that train, of which one is lost."""
+    from ray.cluster_utils import Cluster
+
+    config = longer(replace(tiny, delay=None), 1500)
+    (tmp_path / "config.json").write_text(json.dumps(config.to_json()))
+    (tmp_path / "mine.py").write_text(STUDY.format(config=str(tmp_path / "config.json")))
+    memory = {"object_store_memory": 100 * 2**20}
+    soon = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
+    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": soon, **memory}
+    machines = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        stays, leaves = (machines.add_node(num_cpus=1, **memory) for _ in range(2))
+        words = ["study", "mine.py", "--scale", "tiny", "--on", "ray", "--address", machines.address, "--out", "out"]
+        study = subprocess.Popen(
+            [sys.executable, "-m", "latebloom", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        )
+        runs = [tmp_path / "out" / "composite" / "joint" / f"seed-{seed}" for seed in range(2)]
+        until = time.monotonic() + 120
+        while not all(any((folder / "checkpoints").glob("*")) for folder in runs):
+            assert study.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert not any((folder / "result.json").exists() for folder in runs)
+        machines.remove_node(leaves, allow_graceful=False)
+        _, said = study.communicate(timeout=120)
+        assert study.returncode == 0, said
+        assert stays in machines.worker_nodes
+    finally:
+        machines.shutdown()
+    assert sorted(len(about(folder).get("resumed", [])) for folder in runs) == [0, 1]
+    run(replace(load_config(tmp_path / "config.json"), seed=1), tmp_path / "alone", device="cpu")
+    assert trained(runs[1]) == trained(tmp_path / "alone")
 
 
 def test_a_cluster_of_our_own_listens_on_loopback_alone(cluster):
