@@ -199,12 +199,12 @@ def test_a_machine_that_leaves_the_cluster_takes_no_run_with_it(tiny, tmp_path):
     config = longer(replace(tiny, delay=None), 1500)
     (tmp_path / "config.json").write_text(json.dumps(config.to_json()))
     (tmp_path / "mine.py").write_text(STUDY.format(config=str(tmp_path / "config.json")))
-    memory = {"object_store_memory": 100 * 2**20}
+    memory = 100 * 2**20
     soon = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
-    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": soon, **memory}
+    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": soon, "object_store_memory": memory}
     machines = Cluster(initialize_head=True, head_node_args=head)
     try:
-        stays, leaves = (machines.add_node(num_cpus=1, **memory) for _ in range(2))
+        stays, leaves = (machines.add_node(num_cpus=1, object_store_memory=memory) for _ in range(2))
         words = ["study", "mine.py", "--scale", "tiny", "--on", "ray", "--address", machines.address, "--out", "out"]
         study = subprocess.Popen(
             [sys.executable, "-m", "latebloom", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True
