@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from latebloom.kernels import attention, linear, norm
+from latebloom.kernels import lstm as lstm_module
 from latebloom.kernels.lstm import Weights, fused_lstm, lstm_loop
 from latebloom.kernels.precision import precision
 
@@ -67,6 +68,19 @@ def test_the_fused_lstm(device, models, batch, tokens, width, uses_state, noisy)
         kept_nothing = fused_lstm(x, Weights(*weights), *state, noise=noise)
     tracked = fused_lstm(x.requires_grad_(), Weights(*weights), *state, noise=noise)
     assert all(torch.equal(a, b) for a, b in zip(kept_nothing, tracked, strict=True))
+
+
+def test_no_two_gradients_of_the_lstm_share_memory(device, monkeypatch):
+    """Gradients are clipped in place, all of them at once: what two of them share would be scaled twice, or not."""
+    monkeypatch.setattr(lstm_module, "uses_fused_kernel", lambda x: True)
+    x, hidden, memory = torch.randn(4, 3, 16, device=device), *torch.zeros(2, 4, 16, device=device)
+    shapes = ((64, 16), (64, 16), (64,), (64,))
+    weights = Weights(*(torch.randn(shape, device=device).requires_grad_() for shape in shapes))
+    lstm_module.lstm(x, weights, hidden, memory, 0.1 * torch.randn_like(x))[0].square().sum().backward()
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    places = {gradient.untyped_storage().data_ptr() for gradient in gradients}
+    assert len(places) == len(weights)
+    assert torch.equal(*gradients[2:])  # of the two biases
 
 
 @pytest.mark.parametrize(("sequences", "heads", "tokens", "features"), [(2, 2, 7, 16), (3, 1, 33, 8), (1, 2, 128, 24)])

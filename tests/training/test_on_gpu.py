@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -75,6 +76,19 @@ def test_a_run_repeats_itself_bit_for_bit_captured_or_not(paper, mode, noise):
         first, *others = [torch.cat([p.flatten() for p in trainer.model.parameters()]) for trainer in trainers]
         assert all(torch.equal(first, other) for other in others)
         assert all(torch.equal(stacks[0].stack.flat, stack.stack.flat) for stack in stacks[1:])
+
+
+@pytest.mark.parametrize("mode", ["tf32", "float32", "bf16"])
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+def test_no_two_gradients_share_memory(paper, mode, noise):
+    """They are clipped in place, all of them at once: what two of them share would be scaled twice, or not."""
+    config = replace(paper, delay=None, training=replace(paper.training, state_noise=noise))
+    with precision(mode):
+        trainer = Trainer(config, GPU, capture=False)
+        trainer.advance()
+        gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
+    spans = sorted((g.data_ptr(), g.data_ptr() + 4 * g.numel()) for g in gradients)
+    assert all(end <= start for (_, end), (start, _) in pairwise(spans))
 
 
 def test_most_steps_are_replayed(paper):

@@ -53,8 +53,11 @@ def _single(x: Tensor, *rest: Any) -> Outcome:
     if noise is None:
         return _library(x, weights, hidden, memory)
     if uses_fused_kernel(x):  # the library knows no noise, so that one model is a stack of one
-        alone = Weights(*(weight[None] for weight in weights))
-        outputs, hidden, memory = fused_lstm(x[None], alone, hidden[None], memory[None], noise[None])
+        # The axis comes after the sum: with a view of each bias, autograd would give both gradients the same memory,
+        # and whoever scales gradients in place would scale it twice.
+        bias = weights[2] + weights[3]
+        alone = (part[None] for part in (x, *weights[:2], bias, hidden, memory, noise))
+        outputs, hidden, memory = _fused(*alone)
         return outputs[0], hidden[0], memory[0]
     return lstm_loop(x, Weights(*weights), hidden, memory, noise)
 
@@ -101,8 +104,11 @@ MAX_WIDTH = 256
 
 def fused_lstm(x: Tensor, weights: Weights, hidden: Tensor, memory: Tensor, noise: Tensor | None = None) -> Outcome:
     """`stacked_lstm` by the Triton kernels: one launch for all models and all tokens, in each direction."""
-    bias = weights.input_bias + weights.hidden_bias
-    outputs, memories = _Fused.apply(x, weights.input, weights.hidden, bias, hidden, memory, noise)
+    return _fused(x, weights.input, weights.hidden, weights.input_bias + weights.hidden_bias, hidden, memory, noise)
+
+
+def _fused(x: Tensor, *rest: Any) -> Outcome:
+    outputs, memories = _Fused.apply(x, *rest)
     return outputs, outputs[:, :, -1], memories[:, :, -1]
 
 
