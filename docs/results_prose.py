@@ -44,7 +44,7 @@ def sentences() -> Iterator[tuple[Path, str]]:
     now, plain, sharpened = (composite(study) for study in ("paper", "paper-all-asked", "paper-sharpened"))
     for part in (
         verdict(now, plain),
-        in_short(now, plain, sharpened),
+        in_short(now, plain),
         each_half(),
         claims(now, plain, sharpened),
         tuned(now),
@@ -53,12 +53,21 @@ def sentences() -> Iterator[tuple[Path, str]]:
         holding(),
     ):
         yield from ((PAGE, sentence) for sentence in part)
-    right, again, of = exact(now, "dat"), exact(sharpened, "dat"), seeds(now, "dat")
-    yield PAGE, f"is exact in {right} of {of} seeds, and in {again} when run among others"
-    yield README, f"in {right} of {of} (in {again} when the same runs were trained among other ones)"
+    less = composite("paper-less-noise")
+    right, of = exact(now, "dat"), seeds(now, "dat")
+    yield PAGE, f"is exact in {right} of {of} seeds.)"
+    with_less = (
+        f"in {exact(less, 'dat')}, and in {exact(sharpened, 'dat')} when the same runs were trained among others"
+    )
+    yield PAGE, with_less
+    yield README, f"in {right} of {of}. With noise of 0.2 instead of 0.3 it was exact {with_less}"
     yield README, f"is exact in {word(exact(now, 'joint'))}, whether recall is asked from the start or late"
     yield README, f"where it is tuned ({word(cliffs(now, 'joint'))} of {seeds(now, 'joint')} seeds)"
-    yield README, f"asked late it was at {mean(on_held_out(now, LATE, NEAR)):.0%} at three times the length on them"
+    yield (
+        README,
+        f"asked late it was at {mean(on_held_out(now, LATE, NEAR)):.0%} at three times the length on them, and is at "
+        f"{level(now, LATE, NEAR)} in the table",
+    )
 
 
 def verdict(now: Panel, plain: Panel) -> Iterator[str]:
@@ -69,16 +78,18 @@ def verdict(now: Panel, plain: Panel) -> Iterator[str]:
     )
 
 
-def in_short(now: Panel, plain: Panel, sharpened: Panel) -> Iterator[str]:
+def in_short(now: Panel, plain: Panel) -> Iterator[str]:
     near, far = ([*now.by_seed("dat", at(now, multiple)).values()] for multiple in (NEAR, FAR))
-    others = sorted((one for one in far if one < EXACT), reverse=True)
     whole = "everything" if min(near) == 1.0 else f"{min(near):.1%} or more"
     yield f"the hybrid answers {whole} at three times the length in every seed"
+    yield f"and is exact in {exact(now, 'dat')} of {len(far)}, with {min(far):.1%} or more at sixteen times"
+    on_six = [on_held_out(now, "dat", multiple) for multiple in (NEAR, FAR)]
+    right = sum(min(pair) >= EXACT for pair in zip(*on_six, strict=True))
+    others = sorted(one for one in on_six[1] if one < EXACT)
     yield (
-        f"and is exact in {exact(now, 'dat')} of {len(far)}; the other {word(len(others))} are at {percents(others)} "
-        "at sixteen times, where the sum is lost"
+        f"On the six held-out seeds on which its setting was chosen it is exact in {word(right)} (the others are at "
+        f"{percents(others)} at sixteen times)"
     )
-    yield f"were exact in {exact(sharpened, 'dat')}."
     yield (
         f"is exact in {word(exact(now, 'joint'))}: {level(now, 'joint', NEAR)} at three times the length and "
         f"{level(now, 'joint', FAR)} at sixteen"
@@ -95,13 +106,15 @@ def in_short(now: Panel, plain: Panel, sharpened: Panel) -> Iterator[str]:
             f"{ahead(now, LATE, FAR):.0f} points behind delayed attention, and {100 * joint.difference.mean:.1f} "
             f"points at three times the length behind joint training that is asked everything (p {p_value(joint.p)})"
         )
-    exacting = [one for one in tried("dat") if all(run.accuracy(at(now, FAR)) >= 0.95 for run in evaluations(one))]
-    highest = max(rate(one) for one in tried("dat"))
+    first, highest = tried("dat", first_round=True), max(rate(one) for one in tried("dat"))
+    exacting = [one for one in first if all(run.accuracy(at(now, FAR)) >= EXACT for run in evaluations(one))]
     all_so = all(rate(one) == highest and config_of(one[0])["training"]["state_noise"] > 0 for one in exacting)
+    finalists = [one for one in tried("dat") if len(one) > len(first[0])]
+    least = min(run.accuracy(at(now, FAR)) for one in finalists for run in evaluations(one))
     yield (
-        f"of {'thirty-two' if len(tried('dat')) == 32 else len(tried('dat'))}, {word(len(exacting))} are at 95% or "
-        f"more there on every held-out seed that they were tried on, {'all' if all_so else 'not all'} at the highest "
-        "rate of the grid and with noise"
+        f"of {'thirty-two' if len(first) == 32 else len(first)}, {word(len(exacting))} are at {EXACT:.0%} or more "
+        f"there on both held-out seeds of the first round, {'all' if all_so else 'not all'} at the highest rate of the "
+        f"grid and with noise; {word(len(finalists))} were tried on four more, and are at {least:.0%} or more on each"
     )
     yield (
         f"At three times the length {first_round_holds(now, 'dat')} are at 90% or more on both seeds of the first "
@@ -111,7 +124,7 @@ def in_short(now: Panel, plain: Panel, sharpened: Panel) -> Iterator[str]:
     fading = sorted((run for run in now.finished["joint"].values() if run.reach < FAR), key=lambda run: run.reach)
     by_sum = sum(run.accuracy(falls(run), "sum") < run.accuracy(falls(run), "recall") for run in fading)
     yield (
-        f"{word(cliffs(now, 'joint'))} of {seeds(now, 'joint')} seeds does, and {cliffs(now, LATE)} of "
+        f"{word(cliffs(now, 'joint'))} of {seeds(now, 'joint')} seeds does, and {word(cliffs(now, LATE))} of "
         f"{seeds(now, LATE)} with recall asked late. Of joint training's {seeds(now, 'joint')}, "
         f"{seeds(now, 'joint') - len(fading)} hold 90% to sixteen times the length, and the rest fade, from between "
         f"{fading[0].reach:g} and {fading[-1].reach:g} times on; what is lost first is the sum in "
@@ -127,13 +140,14 @@ def in_short(now: Panel, plain: Panel, sharpened: Panel) -> Iterator[str]:
 
 def each_half() -> Iterator[str]:
     adding, recalling = (next(p for p in read("paper") if p.task == task) for task in ("modular_sum", "recall"))
-    dat, lstm = ([*adding.by_seed(arm, at(adding, FAR)).values()] for arm in ("dat", "lstm"))
-    both = exact(adding, "dat"), exact(adding, "lstm")
+    lstm = adding.by_seed("lstm", at(adding, FAR)).values()
     yield (
-        f"exact in {both[0] if both[0] == both[1] else both} of {len(dat)} seeds each, but the worst seed of delayed "
-        f"attention falls further ({min(dat):.0%} at sixteen times, {mean(dat):.1%} in the mean; the LSTM "
-        f"{min(lstm):.0%} and {mean(lstm):.1%})"
+        f"On the sum alone delayed attention is exact in {exact(adding, 'dat')} of {seeds(adding, 'dat')} seeds, the "
+        f"LSTM in {exact(adding, 'lstm')} (the other is at {min(lstm):.0%} at sixteen times) and joint training in "
+        f"{exact(adding, 'joint')}"
     )
+    joint, dat = (mean(recalling.by_seed(arm, at(recalling, FAR)).values()) for arm in ("joint", "dat"))
+    yield f"On recall alone joint training is a little ahead: at {joint:.2%} at sixteen times, delayed at {dat:.2%}"
     joint = sum(run.reach < FAR for run in adding.finished["joint"].values())
     yield (
         f"below 90% somewhere up to sixteen times the length in {word(joint)} of {word(seeds(adding, 'joint'))} seeds"
@@ -149,12 +163,9 @@ def each_half() -> Iterator[str]:
 
 
 def claims(now: Panel, plain: Panel, sharpened: Panel) -> Iterator[str]:
-    fallen = [run for run in now.finished[LATE].values() if run.cliff is not None]
-    two, three = (percents([run.accuracy(at(now, multiple)) for run in fallen]) for multiple in (2, NEAR))
     yield (
         f"{'no seed' if not cliffs(now, 'joint') else cliffs(now, 'joint')} of {seeds(now, 'joint')} has a cliff, and "
-        f"{len(fallen)} of {seeds(now, LATE)} with recall asked late (to {two} at twice the length and {three} at "
-        "three times)"
+        f"{word(cliffs(now, LATE))} of {seeds(now, LATE)} with recall asked late"
     )
     second, third = composite("timing"), composite("holding")
     other = [run for arm in ("joint", LATE) for one in tried(arm, first_round=True) for run in evaluations(one)]
@@ -175,7 +186,7 @@ def claims(now: Panel, plain: Panel, sharpened: Panel) -> Iterator[str]:
         f"recall at sixteen times is at {recall(now, 'transformer'):.0%} (Transformer), {recall(now, 'joint'):.0%} "
         f"(joint), {recall(now, LATE):.0%} (joint, asked late) and {recall(plain, 'dat'):.1%} (delayed, plain form) "
         f"with scores as they are. With sharpened ones it is at {recall(sharpened, 'transformer'):.1%} (Transformer) "
-        f"and {recall(sharpened, 'joint'):.2%} (joint) in the form before, and at {recall(now, 'dat'):.1%} (delayed)"
+        f"and {recall(sharpened, 'joint'):.2%} (joint) in an earlier form, and at {recall(now, 'dat'):.1%} (delayed)"
     )
 
 
@@ -197,10 +208,10 @@ def tuned(now: Panel) -> Iterator[str]:
         far.setdefault((rate(one), noisy), []).extend(run.accuracy(at(now, FAR)) for run in evaluations(one))
     *lower, highest = sorted({of for of, _ in far})
     below = [one for one in far[highest, True] if one < 0.95]
-    quiet = far[highest, False]
+    quiet, many = far[highest, False], len(far[highest, True])
     yield (
-        f"with it {len(far[highest, True]) - len(below)} of {len(far[highest, True])} runs on held-out seeds are at "
-        f"95% or more at sixteen times (the other at {percents(below)}), without it {len(quiet)} of {len(quiet)} are "
+        f"with it {many - len(below)} of {many} runs on held-out seeds are at 95% or more at sixteen times (the others "
+        f"at {percents(sorted(below))}), without it {len(quiet)} of {len(quiet)} are "
         f"between {100 * min(quiet):.0f} and {max(quiet):.0%}"
     )
     means = [f"{100 * mean(far[of, False]):.0f} and {mean(far[of, True]):.0%}" for of in lower]

@@ -89,7 +89,7 @@ def _dat_ahead(panel: Panel) -> list[str]:
     return [_ahead(panel, *pair) for pair in [*(("dat", arm) for arm in joint), *combinations(joint, 2)]]
 
 
-EARLIER = ("paper-sharpened", "paper-all-asked", "paper-width-128")
+EARLIER = ("paper-less-noise", "paper-sharpened", "paper-all-asked", "paper-width-128")
 """Earlier forms of the study, of the composite task."""
 
 

@@ -80,7 +80,7 @@ def _paper(model: Model, rate: float, weigh: Weighing = "answers") -> RunConfig:
 @named("paper-dat")
 def paper_dat() -> RunConfig:
     """The study's hybrid with delayed attention, tuned: bypassed for half of 20,000 steps, recall asked after them."""
-    return staged(disturbed(_paper(hybrid(width=PAPER.width, **SHARPENED), 1.2e-2)))
+    return staged(disturbed(_paper(hybrid(width=PAPER.width, **SHARPENED), 1.2e-2), PAPER))
 
 
 @named("paper-joint")
@@ -92,7 +92,7 @@ def paper_joint() -> RunConfig:
 @named("paper-joint-asked-late")
 def paper_joint_asked_late() -> RunConfig:
     """The study's hybrid with attention in from the start and recall asked in the second half of its steps, tuned."""
-    return staged(_paper(hybrid(width=PAPER.width, **ATTENTION), 3e-3), hold="none")
+    return staged(_paper(hybrid(width=PAPER.width, **ATTENTION), 6e-3, "positions"), hold="none")
 
 
 @named("paper-lstm")

@@ -24,7 +24,7 @@ def holding(scale: Scale) -> Plan:
     _, rate = middle_rates(size)
     base = at_rate(base_config(size, composite()), rate)
     dat = delayed(base)
-    at_its_best = disturbed(with_attention(base, sharpen=True))
+    at_its_best = disturbed(with_attention(base, sharpen=True), size)
     ramp, full = max(1, size.steps // 10), base.training.full
     arms = [
         Arm("dat", dat),
@@ -37,12 +37,12 @@ def holding(scale: Scale) -> Plan:
         Arm("recall withheld", delayed(base, withhold=("recall",))),
         Arm("recurrence at 0.3", replace(dat, training=replace(dat.training, recurrence_factor=0.3))),
         Arm("half the rate after", at_rate(dat, rate, rate / 2)),
-        Arm("state noise", disturbed(dat)),
+        Arm("state noise", disturbed(dat, size)),
         # The delay brings a second warm-up and decay of the rate: what of its effect is that?
         Arm("no restart", replace(dat, training=replace(dat.training, restart=False))),
         Arm("joint", base),
         Arm("joint (restarted)", replace(base, training=replace(base.training, full=replace(full, cycles=2)))),
-        Arm("joint (state noise)", disturbed(base)),
+        Arm("joint (state noise)", disturbed(base, size)),
         # What of it is the delay of attention, what that of the question?
         Arm("recall withheld (none held)", delayed(base, hold="none", withhold=("recall",))),
         # The first study's form: four changes at once.

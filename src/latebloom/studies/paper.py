@@ -57,7 +57,8 @@ def _grid(size: Size, run: RunConfig) -> tuple[RunConfig, ...]:
     # One answer: both ways weigh it alike.
     weighings = ("answers", "positions") if len(run.task.answers) > 1 else (run.training.weigh,)
     forms = [run] if "a" not in run.model.layout else [run, with_attention(run, sharpen=True)]
-    forms += [disturbed(form) if "r" in run.model.layout else with_attention(form, positions="none") for form in forms]
+    is_recurrent = "r" in run.model.layout
+    forms += [disturbed(form, size) if is_recurrent else with_attention(form, positions="none") for form in forms]
     return tuple(
         at_rate(replace(form, training=replace(form.training, weigh=weigh)), rate)
         for form, rate, weigh in product(forms, size.rates, weighings)

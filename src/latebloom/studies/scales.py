@@ -27,6 +27,8 @@ class Size:
     batch: int
     rates: tuple[float, ...]
     """The grid of learning rates, the same for every arm."""
+    noise: float
+    """The deviation that is tried, on what recurrences remember."""
     multiples: tuple[float, ...]
     sequences: int
 
@@ -37,31 +39,29 @@ TO_THREE, TO_SIXTEEN = (1, 2, 3), (0.4, 1, 1.2, 1.4, 2, 3, 4, 6, 8, 16)
 SIZES: dict[Scale, Size] = {
     "tiny": Size(
         seeds=2, tuning_seeds=1, second_round=1, steps=60, width=16, batch=16,
-        rates=(6e-3,), multiples=TO_THREE, sequences=64,
+        rates=(6e-3,), noise=0.3, multiples=TO_THREE, sequences=64,
     ),
     "paper": Size(
         seeds=20, tuning_seeds=2, second_round=4, steps=20_000, width=64, batch=64,
-        rates=(1e-3, 3e-3, 6e-3, 1.2e-2), multiples=TO_SIXTEEN, sequences=1024,
+        rates=(1e-3, 3e-3, 6e-3, 1.2e-2), noise=0.3, multiples=TO_SIXTEEN, sequences=1024,
     ),
     "large": Size(
         seeds=20, tuning_seeds=3, second_round=4, steps=40_000, width=256, batch=128,
-        rates=(5e-4, 1e-3, 2e-3, 4e-3), multiples=TO_SIXTEEN, sequences=2048,
+        rates=(5e-4, 1e-3, 2e-3, 4e-3), noise=0.3, multiples=TO_SIXTEEN, sequences=2048,
     ),
 }  # fmt: skip
 # Studies that compare many arms with each other: fewer steps and seeds.
 MANY_ARMS: dict[Scale, Size] = {
-    "tiny": replace(SIZES["tiny"], rates=(3e-3, 6e-3)),
+    "tiny": replace(SIZES["tiny"], rates=(3e-3, 6e-3), noise=0.2),
     "paper": Size(
         seeds=10, tuning_seeds=0, second_round=0, steps=10_000, width=64, batch=64,
-        rates=(6e-3, 1.2e-2), multiples=TO_SIXTEEN, sequences=1024,
+        rates=(6e-3, 1.2e-2), noise=0.2, multiples=TO_SIXTEEN, sequences=1024,
     ),
     "large": Size(
         seeds=20, tuning_seeds=0, second_round=0, steps=20_000, width=128, batch=64,
-        rates=(2e-3, 4e-3), multiples=TO_SIXTEEN, sequences=2048,
+        rates=(2e-3, 4e-3), noise=0.2, multiples=TO_SIXTEEN, sequences=2048,
     ),
 }  # fmt: skip
-STATE_NOISE = 0.3
-"""The deviation that the studies try."""
 FIRST_TUNING_SEED = 1_000
 """Held-out seeds begin here; reported ones begin at 0."""
 
@@ -128,9 +128,9 @@ def staged(config: RunConfig, until: Trigger | None = None, **settings: Any) -> 
     return delayed(config, until, withhold=later, **settings)
 
 
-def disturbed(config: RunConfig) -> RunConfig:
+def disturbed(config: RunConfig, size: Size) -> RunConfig:
     """The run with noise on what its recurrences remember."""
-    return replace(config, training=replace(config.training, state_noise=STATE_NOISE))
+    return replace(config, training=replace(config.training, state_noise=size.noise))
 
 
 def with_attention(config: RunConfig, **settings: Any) -> RunConfig:

@@ -33,7 +33,8 @@ def timing(scale: Scale) -> Plan:
 
 
 def _arms(size: Size, task: Task, rate: float) -> Iterator[Arm]:
-    run = disturbed(at_rate(base_config(size, task, hybrid(width=size.width, **SHARPENED)), rate))
+    run = at_rate(base_config(size, task, hybrid(width=size.width, **SHARPENED)), rate)
+    run = disturbed(run, size)
     for percent in PERCENTS:
         yield Arm(f"at {percent}% ({rate:g})", staged(run, at_fraction(percent / 100)))
     for multiple in BEYOND:
