@@ -1,81 +1,242 @@
 """What a person sees of a study while it runs."""
 
+import json
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from latebloom.evaluation.accuracy import Count
+from latebloom.evaluation.result import Evaluation
 from latebloom.progress import StudyBar
+from latebloom.studies.plan import Stage
 from latebloom.training.outcome import Progress
 
+STEPS = 60
 RUNS = [f"composite/{arm}/seed-{seed}" for arm in ("joint", "dat") for seed in range(3)]
+REPORTED = Stage("the runs to report")
 
 
-def a_study_in_its_midst(console: Console, folder: Path) -> None:
-    """One run finished before, one finished now, one that goes on, one that failed, two that wait."""
-    (folder / RUNS[0]).mkdir(parents=True)
-    (folder / RUNS[0] / "result.json").write_text("{}")
-    with StudyBar(console) as bar:
-        bar.expect(RUNS, folder, "the runs to report")
-        bar.show(RUNS[1], Progress(60, 60, "done", loss=0.5, accuracy_beyond=0.25, tested=1.0))
-        bar.show(RUNS[3], Progress(30, 60, "full", loss=0.7, accuracy_beyond=0.9))
-        bar.show(RUNS[4], Progress.of_failed(60))
+def done(beyond: float) -> Progress:
+    return Progress(STEPS, STEPS, "done", loss=0.5, accuracy_beyond=beyond, tested=1.0)
 
 
-def test_a_log_says_how_many_are_done_running_and_failed_and_how_long_the_rest_takes(tmp_path):
+def at_step(step: int, **more) -> Progress:
+    return Progress(step, STEPS, "full", loss=0.7, **more)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time, to be set."""
+    seconds = [0.0]
+    monkeypatch.setattr("latebloom.progress.time.monotonic", lambda: seconds[0])
+    return seconds
+
+
+@pytest.fixture
+def of(tiny):
+    """Configurations by name."""
+
+    def of(names, steps=STEPS):
+        return dict.fromkeys(names, replace(tiny, training=replace(tiny.training, steps=steps)))
+
+    return of
+
+
+def begin(folder: Path) -> None:
+    """A run that was begun before."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+
+
+def finish(folder: Path, beyond: float) -> None:
+    """A run that was finished before, with an accuracy at three times its training length."""
+    begin(folder)
+    evaluation = Evaluation(5, (Count(15, 100, round(100 * beyond), {"sum": 100}),), {"sum": 0.1}, 0.1)
+    (folder / "evaluation.json").write_text(json.dumps(evaluation.to_json()))
+    (folder / "result.json").write_text("{}")
+
+
+@pytest.fixture
+def log(clock):
+    """A study's bar where there is no terminal, and the lines that it has written."""
     written = StringIO()
-    a_study_in_its_midst(Console(file=written, width=80), tmp_path)
-    first, *_, last = written.getvalue().splitlines()
-    assert first == "6 runs: 1 done, 0 running, the runs to report"  # what was finished before says nothing of the pace
+    with StudyBar(Console(file=written, width=80)) as bar:
+        yield bar, lambda: written.getvalue().splitlines()
+
+
+def a_study_in_its_midst(bar: StudyBar, configs, folder: Path) -> None:
+    """One run finished before, one finished now, one that goes on, one that failed, two that wait."""
+    finish(folder / RUNS[0], beyond=0.15)
+    bar.stage = REPORTED
+    bar.expect(configs, folder)
+    bar.show(RUNS[1], done(0.25))
+    bar.show(RUNS[3], at_step(30, accuracy_beyond=0.9))
+    bar.show(RUNS[4], Progress.of_failed(STEPS))
+
+
+def test_a_log_says_how_many_are_done_running_and_failed_and_how_long_the_rest_takes(log, of, tmp_path):
+    bar, lines = log
+    a_study_in_its_midst(bar, of(RUNS), tmp_path)
+    first, *_, last = lines()
+    # What was finished before says nothing of the pace, but it counts among the leaders.
+    assert first == "6 runs: 1 done, 0 running, the runs to report"
     assert last.startswith("6 runs: 2 done, 1 running, 1 failed, about 0:00:00 left, the runs to report: ")
-    assert "step 0/60, failed, median loss" in last
-    assert last.endswith("beyond: composite/dat 90%, composite/joint 25%")
+    assert last.endswith("step 30 of 60, 90% at 3x: composite/dat, 20% at 3x: composite/joint")
 
 
 @pytest.mark.parametrize("width", [80, 140])
-def test_a_terminal_shows_all_of_it(width, tmp_path):
+def test_a_terminal_shows_all_of_it(width, of, tmp_path):
     written = StringIO()
-    a_study_in_its_midst(Console(file=written, width=width, force_terminal=True, color_system=None), tmp_path)
-    bar, step, leaders = written.getvalue().replace("\x1b[2K", "").split("\r")[-1].splitlines()[-4:-1]
-    assert "6 runs" in bar
-    assert "2 done, 1 running, 1 failed" in bar
-    assert "left" in bar
-    assert step.split(",")[0] == "the runs to report: step 0/60"
-    assert leaders.strip() == "beyond: composite/dat 90%, composite/joint 25%"
+    with StudyBar(Console(file=written, width=width, force_terminal=True, color_system=None)) as bar:
+        a_study_in_its_midst(bar, of(RUNS), tmp_path)
+    stand, stage, *leaders = written.getvalue().replace("\x1b[2K", "").split("\r")[-1].splitlines()[-5:-1]
+    assert "6 runs" in stand
+    assert "2 done, 1 running, 1 failed" in stand
+    assert stage.startswith("about 0:00:00 left, the runs to report: step 30 of 60")
+    assert [leader.strip() for leader in leaders] == ["90% at 3x: composite/dat", "20% at 3x: composite/joint"]
 
 
-def test_runs_that_failed_count_as_over(tmp_path):
+def test_hundreds_of_runs_with_long_names_fit_a_terminal_of_eighty_columns(clock, of, tmp_path):
+    runs = [f"tuning/composite/dat/choice-{k}/seed-{seed}" for k in range(32) for seed in range(25)]
+    setting = "composite/joint (asked late) sharpen=True learning_rate=0.012 state_noise=0.3 weigh=positions"
+    names = {f"tuning/composite/dat/choice-{k}": setting for k in range(32)}
     written = StringIO()
-    with StudyBar(Console(file=written, width=80)) as bar:
-        bar.expect(["a", "b"], tmp_path)
-        bar.show("a", Progress(60, 60, "done", tested=1.0))
-        bar.show("b", Progress.of_failed(60))
-    last = written.getvalue().splitlines()[-1]
-    assert last.startswith("2 runs: 1 done, 0 running, 1 failed, step")
-    assert "left" not in last
+    with StudyBar(Console(file=written, width=80, force_terminal=True, color_system=None)) as bar:
+        bar.stage = Stage("choosing settings, first of two rounds", [STEPS] * 200, names)
+        bar.expect(of(runs), tmp_path)
+        clock[0] = 40_000.0
+        for run in runs[:123]:
+            bar.show(run, done(0.5))
+        for run in runs[123:140]:
+            bar.show(run, Progress.of_failed(STEPS))
+    stand, stage, *leaders = written.getvalue().replace("\x1b[2K", "").split("\r")[-1].splitlines()[-5:-1]
+    assert "1000 runs" in stand
+    assert "123 done, 0 running, 17 failed" in stand
+    assert "…" not in stand
+    assert stage.startswith("about 3 days, 5:41:15 left, choosing settings, first of two rounds")
+    assert all(leader.startswith("50% at 3x: composite/joint (asked late) sharpen=True") for leader in leaders)
 
 
-def test_one_bar_goes_through_all_rounds_and_the_time_left_is_that_of_the_whole_study(tmp_path, monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr("latebloom.progress.time.monotonic", lambda: clock[0])
+def test_runs_that_failed_count_as_over(log, of, tmp_path):
+    bar, lines = log
+    bar.expect(of(["a", "b"]), tmp_path)
+    bar.show("a", done(0.5))
+    bar.show("b", Progress.of_failed(STEPS))
+    assert lines()[-1].startswith("2 runs: 1 done, 0 running, 1 failed")
+    assert "left" not in lines()[-1]
+
+
+def test_one_bar_goes_through_all_rounds_and_the_time_left_is_that_of_the_whole_study(log, clock, of, tmp_path):
+    bar, lines = log
     choices = [f"tuning/composite/dat/choice-{k}/seed-9" for k in range(2)]
-    called = {"tuning/composite/dat/choice-0": "composite/dat learning_rate=0.01"}
-    written = StringIO()
-    with StudyBar(Console(file=written, width=80)) as bar:
-        bar.expect(choices, tmp_path, "choosing settings", later=6, called=called)
-        clock[0] = 10.0
-        bar.show(choices[0], Progress(60, 60, "done", loss=0.5, accuracy_beyond=0.25, tested=1.0))
-        clock[0] = 20.0
-        bar.show(choices[1], Progress(60, 60, "done", loss=0.5, accuracy_beyond=0.15, tested=1.0))
-        bar.expect(RUNS, tmp_path, "the runs to report")
-        clock[0] = 30.0
-        bar.show(RUNS[0], Progress(60, 60, "done", loss=0.5, accuracy_beyond=0.9, tested=1.0))
-    began, first, second, final, last = written.getvalue().splitlines()
+    names = {"tuning/composite/dat/choice-0": "composite/dat learning_rate=0.01"}
+    bar.stage = Stage("choosing settings", [STEPS] * 6, names)
+    bar.expect(of(choices), tmp_path)
+    clock[0] = 10.0
+    bar.show(choices[0], done(0.25))
+    clock[0] = 20.0
+    bar.show(choices[1], done(0.15))
+    bar.stage = REPORTED
+    bar.expect(of(RUNS), tmp_path)
+    clock[0] = 30.0
+    bar.show(RUNS[0], done(0.9))
+    began, first, second, final, last = lines()
     assert began == "8 runs: 0 done, 0 running, choosing settings"  # no pace yet
-    assert first.startswith("8 runs: 1 done, 0 running, about 0:01:10 left, choosing settings: step 60/60")
-    assert first.endswith("beyond: composite/dat learning_rate=0.01 25%")
+    assert first.startswith("8 runs: 1 done, 0 running, about 0:01:10 left, choosing settings")
+    assert first.endswith("25% at 3x: composite/dat learning_rate=0.01")
     assert "2 done, 0 running, about 0:01:00 left" in second
     assert final == "8 runs: 2 done, 0 running, about 0:01:00 left, the runs to report"
-    assert last.startswith("8 runs: 3 done, 0 running, about 0:00:50 left, the runs to report: step 60/60")
-    assert last.endswith("beyond: composite/joint 90%")  # what the choice was among is over
+    assert last.startswith("8 runs: 3 done, 0 running, about 0:00:50 left, the runs to report")
+    assert last.endswith("90% at 3x: composite/joint")  # what the choice was among is over
+
+
+def test_fewer_runs_than_were_planned_may_follow(log, of, tmp_path):
+    bar, lines = log
+    bar.stage = Stage("choosing settings", [STEPS] * 4)
+    bar.expect(of(["a", "b"]), tmp_path)
+    bar.show("a", done(0.5))
+    bar.show("b", Progress.of_failed(STEPS))
+    bar.stage = REPORTED
+    bar.expect(of(["c"]), tmp_path)  # all but one took the choice that failed
+    bar.show("c", done(0.5))
+    assert lines()[0].startswith("6 runs: 0 done")
+    assert lines()[-1].startswith("3 runs: 2 done, 0 running, 1 failed, the runs to report")
+
+
+def test_runs_weigh_by_their_steps(log, clock, of, tmp_path):
+    bar, lines = log
+    bar.expect(of(["short"]) | of(["long"], 3 * STEPS), tmp_path)
+    clock[0] = 10.0
+    bar.show("short", done(0.5))
+    assert "about 0:00:30 left" in lines()[-1]
+
+
+def test_what_a_run_brings_from_a_checkpoint_is_not_its_pace(log, clock, of, tmp_path):
+    bar, lines = log
+    begin(tmp_path / "a")
+    bar.expect(of(["a"]), tmp_path)
+    bar.show("a", at_step(20))
+    clock[0] = 10.0
+    bar.show("a", at_step(40))
+    clock[0] = 15.0
+    bar.show("a", at_step(50))
+    assert "about 0:00:08 left" in lines()[-1]  # 30 steps took 15 seconds; ten, and the evaluation, are left
+
+
+def test_what_failed_is_not_a_pace(log, clock, of, tmp_path):
+    bar, lines = log
+    bar.expect(of("abcd"), tmp_path)
+    clock[0] = 1.0
+    bar.show("a", Progress.of_failed(STEPS))
+    bar.show("b", Progress.of_failed(STEPS))
+    assert "left" not in lines()[-1]
+    clock[0] = 10.0
+    bar.show("c", done(0.5))
+    assert "about 0:00:10 left" in lines()[-1]
+
+
+def test_members_of_a_stack_that_were_done_stay_done(log, clock, of, tmp_path):
+    bar, lines = log
+    finish(tmp_path / "a", beyond=0.5)
+    bar.expect(of("ab"), tmp_path)
+    clock[0] = 1.0
+    bar.show("a", at_step(30))
+    bar.show("b", at_step(60))
+    assert lines()[-1].startswith("2 runs: 1 done, 1 running")
+
+
+def test_a_run_that_starts_over_does_not_repeat_the_log(log, clock, of, tmp_path):
+    bar, lines = log
+    bar.expect(of("a"), tmp_path)
+    for _ in range(3):
+        for step in range(0, STEPS, 5):
+            clock[0] += 1.0
+            bar.show("a", at_step(step))
+    assert len(lines()) == len(set(lines())) <= 10
+
+
+def test_leaders_are_those_that_are_compared_with_each_other(log, clock, of, tmp_path):
+    """The choices of an arm, over both rounds, and not those of another task, however good they are."""
+    bar, lines = log
+    first = [f"tuning/{arm}/choice-{k}/seed-8" for arm in ("composite/dat", "recall/dat") for k in range(2)]
+    bar.stage = Stage("choosing settings, first of two rounds", [STEPS])
+    bar.expect(of(first), tmp_path)
+    for run, beyond in zip(first, (0.5, 0.4, 1.0, 1.0), strict=True):
+        bar.show(run, done(beyond))
+    bar.stage = Stage("choosing settings, second round")
+    bar.expect(of(["tuning/composite/dat/choice-0/seed-9"]), tmp_path)
+    clock[0] = 1.0
+    bar.show("tuning/composite/dat/choice-0/seed-9", done(0.1))
+    assert lines()[-1].endswith("40% at 3x: tuning/composite/dat/choice-1, 30% at 3x: tuning/composite/dat/choice-0")
+
+
+def test_while_something_is_withheld_a_run_does_not_lead(log, clock, of, tmp_path):
+    bar, lines = log
+    bar.expect(of(RUNS), tmp_path)
+    bar.show(RUNS[0], done(0.3))
+    clock[0] = 1.0
+    bar.show(RUNS[3], Progress(59, STEPS, "delayed", accuracy_beyond=1.0))
+    assert lines()[-1].endswith("step 59 of 60, 30% at 3x: composite/joint")

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from statistics import mean
@@ -13,10 +13,16 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from latebloom.training.loop import Observer
-from latebloom.training.loop import Progress as Seen
+from latebloom.config import RunConfig
+from latebloom.evaluation.result import CLAIM, Evaluation
+from latebloom.studies.plan import Stage
+from latebloom.training.folder import RunFolder
+from latebloom.training.outcome import Observer
+from latebloom.training.outcome import Progress as Seen
 
 SECONDS_BETWEEN_DRAWINGS = 0.1
+ENOUGH_TO_TELL = 0.01
+"""The part of all work from which on the time left is told: before that it is mostly that of starting."""
 TESTING_SHARE = 0.1
 """The part of a bar that stands for the evaluation at the end."""
 
@@ -109,24 +115,22 @@ class StudyBar:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(file=sys.stderr)
-        self._purpose = ""
-        self._called: Mapping[str, str] = {}
-        self._now: tuple[str, ...] = ()
-        self._seen: dict[str, Seen | None] = {}
-        self._later = 0
+        self.stage = Stage("")
+        """What the next set of runs is for."""
+        self._now: dict[str, Seen | None] = {}
+        self._before: dict[str, Seen | None] = {}
+        self._pace = _Pace()
         self._bars = _BarWithLines(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=20),
             TextColumn("{task.fields[stand]}"),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        self._bar = self._bars.add_task("", total=None, stand="starting", left="")
-        self._said: tuple[str, int] | None = None
+        self._bar = self._bars.add_task("", total=None, stand="starting")
+        self._said = -1
         self._drawn = 0.0
-        self._before, self._began = 0, time.monotonic()
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -137,70 +141,121 @@ class StudyBar:
     ) -> None:
         self._bars.stop()
 
-    def expect(
-        self,
-        names: Collection[str],
-        folder: Path,
-        purpose: str = "",
-        later: int = 0,
-        called: Mapping[str, str] | None = None,
-    ) -> None:
-        """Another set of runs in `folder` begins, for a purpose, and `later` more will follow. Those that are finished
-        say nothing of how long the others take. Groups of runs are folders; `called` has other words for them."""
-        self._purpose, self._called, self._now, self._later = purpose, called or {}, tuple(names), later
-        for name in names:
-            is_finished = (folder / name / "result.json").exists()
-            self._seen[name] = Seen(1, 1, "done", tested=1.0) if is_finished else None
-            self._before += is_finished
+    def expect(self, configs: Mapping[str, RunConfig], folder: Path) -> None:
+        """The stage's runs begin, each in `folder/name`; those that are finished count as done."""
+        self._before |= self._now
+        self._now = {name: _seen_before(RunFolder(folder / name)) for name in configs}
+        self._pace.expect(configs, folder, self._now, self.stage)
+        self._said = -1
         self._draw()
 
     def show(self, name: str, seen: Seen) -> None:
-        self._seen[name] = seen
+        known = self._now[name]
+        if known is not None and known.phase == "done":
+            return  # a stack that goes on tells of all its members, also of those that were done
+        self._now[name] = seen
+        self._pace.heed(name, seen)
         now = time.monotonic()
         is_over = seen.phase in ("done", "failed")
         if is_over or now - self._drawn > SECONDS_BETWEEN_DRAWINGS:  # a stack tells of hundreds at once
             self._drawn = now
-            self._draw(seen)
+            self._draw(name)
 
-    def _draw(self, seen: Seen | None = None) -> None:
-        """The stand of all, and of the run that was seen last."""
-        started = [one for one in self._seen.values() if one is not None]
-        done = sum(_share(one) for one in started)
-        finished, failed = (sum(one.phase == phase for one in started) for phase in ("done", "failed"))
-        losses = sorted(one.loss for one in started if one.loss is not None)
-        loss = _number(losses[len(losses) // 2] if losses else None, ".3f")
-        stand = f"{finished} done, {len(started) - finished - failed} running"
+    def _draw(self, last: str = "") -> None:
+        """The stand of all, and how those do that are like the run that was heard of last."""
+        told = [one for one in (self._before | self._now).values() if one is not None]
+        finished, failed = (sum(one.phase == phase for one in told) for phase in ("done", "failed"))
+        total = len(self._before) + len(self._now) + len(self.stage.later)
+        running = [one for one in told if one.phase not in ("done", "failed")]
+        stand = f"{finished} done, {len(running)} running"
         stand += f", {failed} failed" if failed else ""
-        last = f"step {seen.step}/{seen.steps}, {seen.phase}, median loss {loss}" if seen else ""
-        stage = ": ".join(part for part in (self._purpose, last) if part)
-        lines = (*((stage,) if stage else ()), *self._leaders())
-        total = len(self._seen) + self._later
-        left = self._left(total - done, done - self._before)
+        stage = ": ".join(part for part in (self.stage.purpose, _steps(running)) if part)
+        left = self._pace.left()
+        lines = tuple(part for part in (", ".join(filter(None, (left, stage))), *self._leaders(last)) if part)
         self._bars.lines = lines
-        self._bars.update(
-            self._bar, description=f"{total} runs", total=float(total), completed=done, stand=stand, left=left
-        )
-        # A line for every tenth of all runs, one where another set of them begins, and one at the end.
-        moment = self._purpose, 11 if finished + failed == total else int(10 * done / total)
-        if not self.console.is_terminal and moment != self._said:
-            self._said = moment
-            said = ", ".join(part for part in (stand, left, *lines) if part)
-            self.console.print(f"{total} runs: {said}", highlight=False, soft_wrap=True)
+        done = total * self._pace.share
+        self._bars.update(self._bar, description=f"{total} runs", total=float(total), completed=done, stand=stand)
+        # Where there is no terminal: a line where a stage begins, one for every tenth of all, and one at the end.
+        tenth = 11 if finished + failed == total else int(10 * self._pace.share)
+        if not self.console.is_terminal and tenth > self._said:
+            self._said = tenth
+            self.console.print(f"{total} runs: {', '.join((stand, *lines))}", highlight=False, soft_wrap=True)
 
-    def _left(self, to_do: float, done_here: float) -> str:
-        """How long the rest takes at the pace so far, if there is one."""
-        if to_do <= 0 or done_here <= 0:
-            return ""
-        seconds = to_do * (time.monotonic() - self._began) / done_here
-        return f"about {timedelta(seconds=round(seconds))} left"
-
-    def _leaders(self) -> tuple[str, ...]:
-        """The best groups of this set of runs so far, by held-out accuracy beyond the training length."""
+    def _leaders(self, last: str) -> tuple[str, ...]:
+        """The best two so far of what is compared with a run: the arms of its task, or the choices of its arm; by the
+        last accuracy beyond the training length, once everything is asked. Each is a folder of runs."""
+        siblings = last.rpartition("/")[0].rpartition("/")[0]
         groups: dict[str, list[float]] = {}
-        for name in self._now:
-            one = self._seen[name]
-            if one is not None and one.accuracy_beyond is not None and "/" in name:
-                groups.setdefault(name.rpartition("/")[0], []).append(one.accuracy_beyond)
+        for name, one in (self._before | self._now).items():
+            group = name.rpartition("/")[0]
+            if one is None or one.accuracy_beyond is None or one.phase == "delayed":
+                continue
+            if siblings and group.rpartition("/")[0] == siblings:
+                groups.setdefault(group, []).append(one.accuracy_beyond)
         best = sorted(groups, key=lambda group: -mean(groups[group]))[:2]
-        told = (f"{self._called.get(group, group)} {mean(groups[group]):.0%}" for group in best)
-        return (f"beyond: {', '.join(told)}",) if best else ()
+        return tuple(f"{mean(groups[group]):.0%} at {CLAIM}x: {self.stage.names.get(group, group)}" for group in best)
+
+
+def _steps(running: Sequence[Seen]) -> str:
+    """How far runs are, if they have as many steps to go."""
+    if len({one.steps for one in running}) != 1:
+        return ""
+    least, most = (which(one.step for one in running) for which in (min, max))
+    return f"step {least}{f' to {most}' if most > least else ''} of {running[0].steps}"
+
+
+class _Pace:
+    """How long runs take, by their steps. What was done before, or by runs that failed, says nothing of that."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._steps: dict[str, int] = {}
+        self._shares: dict[str, float] = {}
+        self._first: dict[str, float] = {}
+        """How much of a run was done when it was first heard of."""
+        self._failed: set[str] = set()
+        self._later = 0
+
+    def expect(
+        self, configs: Mapping[str, RunConfig], folder: Path, seen: Mapping[str, Seen | None], stage: Stage
+    ) -> None:
+        self._later = sum(stage.later)
+        for name, config in configs.items():
+            self._steps[name] = config.training.steps
+            was_begun = RunFolder(folder / name).config_file.exists()
+            known = seen[name]
+            self._shares[name] = 0.0 if known is None else _share(known)
+            if known is not None or not was_begun:
+                self._first[name] = self._shares[name]
+
+    def heed(self, name: str, seen: Seen) -> None:
+        self._shares[name] = _share(seen)
+        self._first.setdefault(name, self._shares[name])
+        if seen.phase == "failed":
+            self._failed.add(name)
+
+    @property
+    def share(self) -> float:
+        """How much of all is done."""
+        done = sum(steps * self._shares[name] for name, steps in self._steps.items())
+        return done / max(1, sum(self._steps.values()) + self._later)
+
+    def left(self) -> str:
+        """How long the rest takes at the pace so far, if there is one."""
+        going_on = self._steps.keys() - self._failed
+        here = sum(self._steps[name] * (self._shares[name] - self._first.get(name, 0.0)) for name in going_on)
+        to_do = self._later + sum(self._steps[name] * (1 - self._shares[name]) for name in going_on)
+        everything = sum(self._steps.values()) + self._later
+        if to_do <= 0 or here < ENOUGH_TO_TELL * everything:
+            return ""
+        return f"about {timedelta(seconds=round(to_do * (time.monotonic() - self._began) / here))} left"
+
+
+def _seen_before(folder: RunFolder) -> Seen | None:
+    """What a run would say that was finished before; None if it was not."""
+    if not folder.is_finished:
+        return None
+    evaluation = Evaluation.from_json(folder.read_json(folder.evaluation_file))
+    beyond = round(CLAIM * evaluation.training_length)
+    known = evaluation.accuracy(beyond) if beyond in evaluation.lengths else None
+    return Seen(1, 1, "done", accuracy_beyond=known, tested=1.0)

@@ -17,9 +17,9 @@ from latebloom.progress import StudyBar
 from latebloom.report.study import read_sections, write_report
 from latebloom.report.tables import for_terminal
 from latebloom.report.terminal import say, show_table
-from latebloom.studies.execute import Stage, StudyOutcome, execute
+from latebloom.studies.execute import StudyOutcome, execute
 from latebloom.studies.local import train_all
-from latebloom.studies.plan import SCALES, Plan, Scale, find_study, known_studies, plan_of
+from latebloom.studies.plan import SCALES, Plan, Scale, Stage, find_study, known_studies, plan_of
 
 
 def run_study(
@@ -48,10 +48,11 @@ def run_study(
     say(console, f"Study {title}, scale {scale}: {_size(plan)}. Everything goes to {out}")
     with _trainer(on, address, workers) as train, StudyBar() as bar:
 
-        def announce(runs: list[str], stage: Stage) -> None:
-            bar.expect(runs, out, stage.purpose, stage.later, stage.called)
+        def announce(stage: Stage) -> None:
+            bar.stage = stage
 
         def runner(configs: dict[str, RunConfig], folder: Path) -> dict[str, str]:
+            bar.expect(configs, folder)
             return train(configs, folder, workers=workers, device=device, observe=bar.show)
 
         try:

@@ -17,7 +17,7 @@ from latebloom import run
 from latebloom.cli import main
 from latebloom.errors import CheckpointError, InterruptedRun, LatebloomError
 from latebloom.results.file import read_results
-from latebloom.studies.execute import changes, execute
+from latebloom.studies.execute import _in_few_words, changes, execute
 from latebloom.studies.local import train_all
 from latebloom.studies.plan import Arm, Plan, find_study, plan_of
 
@@ -52,6 +52,13 @@ def test_every_arm_is_trained_with_every_seed_and_its_best_choice(plan, tmp_path
     assert {(r.arm, r.seed) for r in tuning} == {("tuned, choice 0", 9), ("tuned, choice 1", 9)}
 
 
+def test_settings_of_both_phases_are_told_apart_where_they_differ():
+    both = {"training.delayed.learning_rate": 0.01, "training.full.learning_rate": 0.01, "training.weigh": "answers"}
+    assert _in_few_words(both) == "learning_rate=0.01 weigh=answers"
+    apart = both | {"training.full.learning_rate": 0.003}
+    assert _in_few_words(apart) == "training.delayed.learning_rate=0.01 training.full.learning_rate=0.003 weigh=answers"
+
+
 def test_the_best_choices_go_on_to_a_second_round_and_one_of_them_is_chosen(plan, tmp_path):
     _, tuned = plan.arms
     hopeless, quick = tuned.choices
@@ -65,15 +72,14 @@ def test_the_best_choices_go_on_to_a_second_round_and_one_of_them_is_chosen(plan
         asked.append(list(configs))
         return in_turn(configs, folder)
 
-    outcome = execute("mine", plan, tmp_path, runner, lambda runs, stage: told.append((runs, stage)))
+    outcome = execute("mine", plan, tmp_path, runner, told.append)
     assert [len(names) for names in asked] == [3, 4, 1]
-    assert [runs for runs, _ in told] == asked
-    assert [(stage.purpose, stage.later) for _, stage in told] == [
-        ("choosing settings, first of two rounds", 4 + 1),
-        ("choosing settings, second round", 1),
-        ("the runs to report", 0),
+    assert [(stage.purpose, [*stage.later]) for stage in told] == [
+        ("choosing settings, first of two rounds", [8] * (4 + 1)),
+        ("choosing settings, second round", [8]),
+        ("the runs to report", []),
     ]
-    assert told[0][1].called == {
+    assert told[0].names == {
         f"tuning/composite/tuned/choice-{k}": f"composite/tuned learning_rate={rate}"
         for k, rate in enumerate((quick.training.full.learning_rate, 1e-12, 0.01))
     }
@@ -294,7 +300,7 @@ def test_the_command_leaves_results_and_a_page_also_where_a_run_fails(tiny, tmp_
     assert ended.value.code == 1
     said = capsys.readouterr()
     assert "2 arms x 1 seed" in said.out
-    assert "2 runs: 1 done, 0 running, 1 failed, the runs to report: step" in said.err
+    assert "2 runs: 1 done, 0 running, 1 failed, the runs to report" in said.err
     assert f"failed: {out / 'composite' / 'wild' / 'seed-0'}: " in said.out
     assert "<html" in (out / "report" / "index.html").read_text()[:300]
     assert [one.failure is None for one in read_results([out / "results.parquet"])] == [True, False]

@@ -6,9 +6,9 @@ the others did), `tuning.parquet` and `results.parquet`.
 
 import fcntl
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -20,7 +20,7 @@ from latebloom.results.collect import StudyRun, collect
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, write_results
 from latebloom.results.record import CHOICE, TUNING
 from latebloom.results.settings import flat
-from latebloom.studies.plan import Arm, Plan
+from latebloom.studies.plan import Arm, Plan, Stage
 from latebloom.training.checkpoint import write_json
 from latebloom.training.folder import RunFolder
 
@@ -37,43 +37,24 @@ class StudyOutcome:
     """Run folders, relative to the study's, and why they failed."""
 
 
-@dataclass(frozen=True)
-class Stage:
-    """What a set of a study's runs is for."""
-
-    purpose: str
-    later: int = 0
-    """How many runs come after them."""
-    called: Mapping[str, str] = field(default_factory=dict)
-    """What to call the folders of an arm's choices, whose names say little."""
-
-
 def execute(
-    name: str,
-    plan: Plan,
-    out: Path,
-    runner: Runner,
-    announce: Callable[[list[str], Stage], None] = lambda runs, stage: None,
+    name: str, plan: Plan, out: Path, runner: Runner, announce: Callable[[Stage], None] = lambda stage: None
 ) -> StudyOutcome:
     """Train what is not trained yet, and collect all of it; safe to stop and to start again at any moment. `announce`
-    is told the names of the runs that come next, and what they are for."""
-
-    def begin(runs: list[StudyRun], purpose: str, later: int = 0, **settings: Any) -> None:
-        announce([_within(run.folder, out) for run in runs], Stage(purpose, later, **settings))
-
+    is told what the runs are for that come next."""
     with _claimed(out, name, plan):
         failures: dict[str, str] = {}
         tuning: list[StudyRun] = []
         rounds = "first of two rounds", "second round"
         for which, find_runs in zip(rounds, (_tuning_runs, _second_round), strict=True):
             if more := find_runs(name, plan, out):
-                later = plan.run_count + (plan.second_round_count if not tuning else 0)
                 purpose = f"choosing settings, {which}" if plan.second_round else "choosing settings"
-                begin(more, purpose, later, called=_choices_called(plan, out))
+                later = [*([] if tuning else plan.second_round_steps), *plan.reported_steps]
+                announce(Stage(purpose, later, _names_of_choices(plan, out)))
                 failures |= _train(more, out, runner, out / TUNING_FILE, failures, before=tuning)
                 tuning += more
         runs = _final_runs(name, plan, out, tuning, failures)
-        begin(runs, "the runs to report")
+        announce(Stage("the runs to report"))
         failures |= _train(runs, out, runner, out / RESULTS_FILE, failures)
         return StudyOutcome(out / RESULTS_FILE, failures)
 
@@ -128,18 +109,26 @@ def _tuning_run(name: str, arm: Arm, place: Path, k: int, seed: int) -> StudyRun
     return StudyRun(f"{name}{TUNING}", arm.task, f"{arm.name}{CHOICE}{k}", config, folder)
 
 
-def _choices_called(plan: Plan, out: Path) -> dict[str, str]:
+def _names_of_choices(plan: Plan, out: Path) -> dict[str, str]:
     """The folders of choices, and the arm and what is set in each: of all fields in which the choices differ."""
-    called = {}
+    names = {}
     for arm, place in _places(plan, out / "tuning"):
         fields = {name for choice in arm.choices for name in changes(arm.choices[0], choice)}
         for k, choice in enumerate(arm.choices):
             settings = {name: value for name, value in flat(choice.to_json()) if name in fields}
-            # Both phases have a learning rate and such, most often the same.
-            said = dict.fromkeys(f"{name.rpartition('.')[2]}={value}" for name, value in settings.items())
             group = _within(place / f"choice-{k}", out)
-            called[group] = " ".join((_within(place, out / "tuning"), *said))
-    return called
+            names[group] = f"{_within(place, out / 'tuning')} {_in_few_words(settings)}"
+    return names
+
+
+def _in_few_words(settings: dict[str, Any]) -> str:
+    """Settings by the last part of their names, where that says all: most often both phases have the same rate."""
+    last = {name: name.rpartition(".")[2] for name in settings}
+    said: dict[str, None] = {}
+    for name, value in settings.items():
+        values = {str(settings[other]) for other in settings if last[other] == last[name]}
+        said[f"{last[name] if len(values) == 1 else name}={value}"] = None
+    return " ".join(said)
 
 
 def _best(scores: list[float | None], count: int) -> list[int]:

@@ -12,8 +12,8 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -100,12 +100,30 @@ class Plan:
     @property
     def tuning_count(self) -> int:
         """How many runs are made to choose settings."""
-        return sum(len(arm.choices) for arm in self.arms) * len(self.tuning_seeds) + self.second_round_count
+        first = sum(len(arm.choices) for arm in self.arms) * len(self.tuning_seeds)
+        return first + len(self.second_round_steps)
 
     @property
-    def second_round_count(self) -> int:
-        """How many of these are in the second round, if none fails in the first."""
-        return sum(min(self.finalists, len(arm.choices)) for arm in self.arms) * len(self.second_round)
+    def second_round_steps(self) -> list[int]:
+        """The steps of each run of the second round, if no choice fails in the first."""
+        counts = ((arm, min(self.finalists, len(arm.choices)) * len(self.second_round)) for arm in self.arms)
+        return [arm.config.training.steps for arm, count in counts for _ in range(count)]
+
+    @property
+    def reported_steps(self) -> list[int]:
+        """The steps of each run that is reported."""
+        return [arm.config.training.steps for arm in self.arms for _ in self.seeds_of(arm)]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a set of a study's runs is for, and what comes after it."""
+
+    purpose: str
+    later: Sequence[int] = ()
+    """The steps of each run that comes after them."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Words for folders whose own names say little: the choices of an arm."""
 
 
 Study = Callable[[Scale], Plan]
