@@ -10,7 +10,7 @@ from rich.console import Console
 
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.result import Evaluation
-from latebloom.progress import StudyBar
+from latebloom.progress import RunBars, StudyBar
 from latebloom.studies.plan import Stage
 from latebloom.training.outcome import Progress
 
@@ -240,3 +240,15 @@ def test_while_something_is_withheld_a_run_does_not_lead(log, clock, of, tmp_pat
     clock[0] = 1.0
     bar.show(RUNS[3], Progress(59, STEPS, "delayed", accuracy_beyond=1.0))
     assert lines()[-1].endswith("step 59 of 60, 30% at 3x: composite/joint")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_bars_of_single_runs_lose_nothing_in_a_narrow_terminal(width):
+    written = StringIO()
+    console = Console(file=written, width=width, force_terminal=True, color_system=None)
+    with RunBars(["joint", "dat"], 25, 3, console) as bars:
+        bars.show("joint", Progress(12_000, 20_000, "delayed", loss=12.5, accuracy=1.0, accuracy_beyond=1.0))
+    text = written.getvalue()
+    assert all(part in text for part in ("12000/20000 delayed", "acc@25  100%", "acc@75  100%", "left -:--:--"))
+    assert ("loss 12.500" in text) is (width == 120)
+    assert "…" not in text

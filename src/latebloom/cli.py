@@ -258,7 +258,6 @@ def report(
         out: The folder for index.html, figures/ and tables/.
     """
     from latebloom.report.study import read_sections, write_report
-    from latebloom.report.tables import for_terminal
     from latebloom.report.terminal import say, show_table
 
     if not paths:
@@ -267,7 +266,7 @@ def report(
     page = write_report(sections, out)
     console = Console()
     for section in sections:
-        show_table(console, for_terminal(section.tables["accuracy"]))
+        show_table(console, section.tables["accuracy"])
         say(console, f"{section.seen} {section.doubt}\n")
     say(console, f"Page: {page}   Figures: {out / 'figures'}   Tables: {out / 'tables'}")
 

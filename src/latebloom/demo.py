@@ -12,8 +12,8 @@ from latebloom.evaluation.result import CLAIM
 from latebloom.progress import RunBars
 from latebloom.report.charts import plot
 from latebloom.report.page import comparison_page
-from latebloom.report.tables import for_terminal, length_table
-from latebloom.report.terminal import print_chart, say
+from latebloom.report.tables import length_table
+from latebloom.report.terminal import print_chart, say, show_table
 from latebloom.report.words import compare
 from latebloom.studies.demo import demo_configs, summarize
 from latebloom.studies.local import run_all, usable_cores
@@ -53,7 +53,7 @@ def run_demo(out: Path, *, seed: int = 0, device: str | None = None, overrides: 
     )
     write_file(out / "index.html", page.encode())
     print_chart(console, evaluations)
-    console.print(for_terminal(length_table(evaluations)))
+    show_table(console, length_table(evaluations))
     say(console, f"\n{seen}\n")
     say(console, f"Page: {out / 'index.html'}   Picture: {out / 'accuracy.png'}   Numbers: {out / 'summary.json'}")
     return summary

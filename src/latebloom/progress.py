@@ -21,6 +21,9 @@ from latebloom.training.outcome import Observer
 from latebloom.training.outcome import Progress as Seen
 
 SECONDS_BETWEEN_DRAWINGS = 0.1
+WIDE = 112
+"""Columns that the bar of a run needs for all that it tells; in narrower terminals it leaves out the loss and the time
+gone by."""
 ENOUGH_TO_TELL = 0.01
 """The part of all work from which on the time left is told: before that it is mostly that of starting."""
 TESTING_SHARE = 0.1
@@ -33,15 +36,16 @@ class RunBars:
     def __init__(self, names: list[str], training_length: int, beyond: int, console: Console | None = None) -> None:
         self.console = console or Console(file=sys.stderr)
         at, far = f"acc@{training_length}", f"acc@{beyond * training_length}"
+        is_wide = self.console.width >= WIDE
         self._bars = Progress(
             TextColumn("[bold]{task.description:<6}"),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=20 if is_wide else 6),
             TextColumn("{task.fields[step]:>11}"),
             TextColumn("{task.fields[phase]:<8}"),
-            TextColumn("loss {task.fields[loss]:>6}"),
+            *((TextColumn("loss {task.fields[loss]:>6}"),) if is_wide else ()),
             TextColumn(f"{at} {{task.fields[near]:>5}}"),
             TextColumn(f"{far} {{task.fields[far]:>5}}"),
-            TimeElapsedColumn(),
+            *((TimeElapsedColumn(),) if is_wide else ()),
             TextColumn("left"),
             TimeRemainingColumn(),
             console=self.console,

@@ -15,7 +15,6 @@ from latebloom.config import RunConfig
 from latebloom.errors import ConfigError, InterruptedRun, require
 from latebloom.progress import StudyBar
 from latebloom.report.study import read_sections, write_report
-from latebloom.report.tables import for_terminal
 from latebloom.report.terminal import say, show_table
 from latebloom.studies.execute import StudyOutcome, execute
 from latebloom.studies.local import train_all
@@ -62,7 +61,7 @@ def run_study(
     sections = read_sections([out])
     page = write_report(sections, out / "report")
     for section in sections:
-        show_table(console, for_terminal(section.tables["accuracy"]))
+        show_table(console, section.tables["accuracy"])
         say(console, f"{section.seen} {section.doubt}\n")
     for run, reason in outcome.failures.items():
         say(console, f"failed: {out / run}: {reason}")

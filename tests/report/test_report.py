@@ -13,7 +13,7 @@ from latebloom.errors import ConfigError
 from latebloom.evaluation import Count
 from latebloom.report.charts import accuracy_chart
 from latebloom.report.page import comparison_page
-from latebloom.report.tables import for_terminal, length_table
+from latebloom.report.tables import Cell, Table, for_terminal, length_table
 from latebloom.report.terminal import answer_table, print_chart, show_table
 from latebloom.report.words import compare, describe, describe_switch
 
@@ -210,7 +210,18 @@ def test_a_wide_table_is_whole_in_a_log_and_within_a_terminal(is_terminal):
     many = {f"an arm with a long name {number}": evaluation({25: 0.5}) for number in range(9)}
     out = StringIO()
     console = Console(file=out, width=80, force_terminal=is_terminal, color_system=None)
-    show_table(console, for_terminal(length_table(many)))
+    show_table(console, length_table(many))
     widest = max(len(line) for line in out.getvalue().splitlines())
     assert (widest > 80) is not is_terminal
     assert all(name in out.getvalue() for name in many) is not is_terminal
+
+
+@pytest.mark.parametrize("width", [70, 140])
+def test_no_column_is_lost_in_a_narrow_terminal(width):
+    rows = tuple((Cell(arm), *(Cell(f"{n}.5%", f"{n}.0, {n}.9") for n in range(80, 86))) for arm in ("joint", "dat"))
+    table = Table("All answers right", ("arm", *(f"{n}x ({25 * n})" for n in range(1, 7))), rows)
+    out = StringIO()
+    show_table(Console(file=out, width=width, force_terminal=True, color_system=None), table)
+    assert all(f"{n}.5%" in out.getvalue() for n in range(80, 86))
+    assert ("[85.0, 85.9]" in out.getvalue()) is (width == 140)
+    assert ("The intervals are in the report" in out.getvalue()) is (width == 70)

@@ -106,8 +106,8 @@ def as_latex(table: Table) -> str:
     return "\n".join([r"\begin{table}", r"\centering", body, caption, r"\end{table}"]) + "\n"
 
 
-def for_terminal(table: Table) -> "TerminalTable":
-    """A table of rich."""
+def for_terminal(table: Table, *, intervals: bool = True) -> "TerminalTable":
+    """A table of rich, with intervals or without."""
     from rich.table import Table as TerminalTable
     from rich.text import Text
 
@@ -117,7 +117,7 @@ def for_terminal(table: Table) -> "TerminalTable":
         widest = min(24, max((len(row[i].text) for row in table.rows), default=0)) if is_name else None
         shown.add_column(Text(text), justify="left" if is_name else "right", overflow="fold", min_width=widest)
     for row in table.rows:
-        shown.add_row(*(Text(cell.plain) for cell in row))
+        shown.add_row(*(Text(cell.plain if intervals else cell.text) for cell in row))
     return shown
 
 

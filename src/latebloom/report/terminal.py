@@ -8,6 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from latebloom.evaluation.result import CLAIM, Evaluation
+from latebloom.report.tables import Table as Numbers
+from latebloom.report.tables import for_terminal
 
 PLAIN = str.maketrans("─│┌┐└┘├┤┬┴┼", "-|:::::::::")
 """Frames and rules for terminals that know no others; no sign of MARKS is among them."""
@@ -66,11 +68,16 @@ def say(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
-def show_table(console: Console, table: Table) -> None:
-    """A table: within a terminal's width, and whole in a log, where nothing can be scrolled or resized."""
+def show_table(console: Console, table: Numbers) -> None:
+    """A table: whole in a log, where nothing can be scrolled or resized; without its intervals on a terminal that is
+    too narrow for them, so that no column is lost."""
     if not console.is_terminal:
         console = Console(file=console.file, width=1_000)
-    console.print(table)
+    whole = for_terminal(table)
+    fits = console.measure(whole, options=console.options.update(width=1_000)).maximum <= console.width
+    console.print(whole if fits else for_terminal(table, intervals=False))
+    if not fits:
+        console.print("The intervals are in the report: this terminal is too narrow for them.", style="dim")
 
 
 def answer_table(evaluation: Evaluation) -> Table:

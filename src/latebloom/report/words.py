@@ -140,7 +140,8 @@ def _settled(panel: Panel, compared: Sequence[Comparison]) -> str:
     if one.p_corrected < SETTLED_AT:
         return f"{ahead} (p = {one.p_corrected:.2g}, corrected)."
     if one.smallest_p >= SETTLED_AT:
-        return f"{ahead}; so few seeds cannot settle whether that is chance (p is {one.smallest_p:.3g} at best)."
+        how_sure = f"p = {one.p:.3g}, and {one.smallest_p:.3g} at best"
+        return f"{ahead}; so few seeds cannot settle whether that is chance ({how_sure})."
     return f"{ahead}, which could be chance (p = {one.p_corrected:.2g}, corrected)."
 
 
