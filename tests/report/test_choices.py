@@ -46,6 +46,16 @@ def test_it_says_what_was_chosen_of_how_many_on_how_many_seeds_and_by_how_much(s
     }
 
 
+def test_it_says_when_more_might_be_gained_beyond_what_was_tried(studied):
+    runs, tuning = studied
+    end = "Chosen at an end of what was tried, and perhaps better beyond it: dat (rate)."
+    assert choices_table(panels(runs)[0], tuning).note.endswith(end)
+    inside = [*tuning, with_rate(0.4, "dat, choice 3", 1000, 0.1, "paper, tuning")]
+    assert "at an end" not in choices_table(panels(runs)[0], inside).note
+    two = [run for run in tuning if run.arm != "dat, choice 0"]  # one of two is always at an end
+    assert "at an end" not in choices_table(panels(runs)[0], two).note
+
+
 def test_every_setting_is_there_the_best_of_those_that_were_tried_most_first(studied):
     runs, tuning = studied
     tuning.append(with_rate(0.4, "dat, choice 3", 1000, 0.9, "paper, tuning"))

@@ -7,6 +7,7 @@ from statistics import mean
 from latebloom.report.differences import Settings, as_written, run_settings, settings_of
 from latebloom.report.panel import Panel
 from latebloom.report.tables import EMPTY, Cell, Table
+from latebloom.report.words import row
 from latebloom.results.record import CHOICE, RunRecord
 
 
@@ -27,6 +28,11 @@ class Tried:
 def choices_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
     """A row an arm of a study that chose; `tuning` holds the runs on which it did."""
     tried = _tried(tuning)
+    ends = {arm: _at_an_end(panel, arm, tried.get(arm, [])) for arm in panel.arms}
+    at_an_end = [f"{arm} ({', '.join(fields)})" for arm, fields in ends.items() if fields]
+    beyond = (
+        f" Chosen at an end of what was tried, and perhaps better beyond it: {row(at_an_end)}." if at_an_end else ""
+    )
     return Table(
         title=f"How settings were chosen: {panel.title}",
         head=("arm", "chosen", "of", "on held-out seeds", "mean beyond", "next best"),
@@ -35,7 +41,7 @@ def choices_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
             "Of the settings that were tried for an arm those are chosen that have the highest mean accuracy over the "
             "tested lengths beyond the training length, on seeds that are not reported. Next best: the highest among "
             "the others that were tried on as many seeds. Being chosen flatters these figures; the other tables' are "
-            "of other seeds. Of the settings only those are named in which the tried ones differ."
+            f"of other seeds. Of the settings only those are named in which the tried ones differ.{beyond}"
         ),
         names=2,
     )
@@ -102,6 +108,27 @@ def _differing(tried: list[Tried]) -> set[str]:
     differ = {field for field in fields if len({one.settings.get(field) for one in tried}) > 1}
     has_delay = any(one.settings.get("delay") != "null" for one in tried)
     return differ if has_delay else {field for field in differ if not field.startswith("training.delayed.")}
+
+
+def _at_an_end(panel: Panel, arm: str, tried: list[Tried]) -> list[str]:
+    """Of which settings an arm has the least or the greatest number that was tried, where there were three or more."""
+    won = _won(panel, arm, tried)
+    if won is None:
+        return []
+    found: dict[str, None] = {}
+    for field in sorted(_differing(tried)):
+        values = {_number(one.settings.get(field)) for one in tried}
+        numbers = [value for value in values if value is not None]
+        if len(numbers) == len(values) > 2 and _number(won.settings[field]) in (min(numbers), max(numbers)):
+            found[field.rpartition(".")[2]] = None
+    return list(found)
+
+
+def _number(value: str | None) -> float | None:
+    try:
+        return float(value or "none")
+    except ValueError:
+        return None
 
 
 def _named(settings: Settings, fields: set[str]) -> Cell:

@@ -25,11 +25,13 @@ def differences_table(panel: Panel) -> Table | None:
         rows.append((Cell(arm), as_written(changed)))
     if all(changes is EMPTY for _, changes in rows):
         return None
+    have_delay = {config.get("delay") != "null" for config in configs.values()}
+    one_phase = " An arm without a delay has one phase, that of training.full." if len(have_delay) > 1 else ""
     return Table(
         title=f"What the arms differ in: {panel.title}",
         head=("arm", f"set differently than in {first}"),
         rows=tuple(rows),
-        note="As one would write it behind latebloom train; all else is the same, but for the seed.",
+        note="As one would write it behind latebloom train; all else is the same, but for the seed." + one_phase,
         names=2,
     )
 
