@@ -69,7 +69,7 @@ def picture(runs: list[dict[str, Any]]) -> None:
             over = mean_interval(accuracies(runs, arm, length))
             points.append(Point(label, length, over.mean, over.low, over.high, f"{seeds} seeds"))
     task = recipe("demo-dat").task
-    guessing = {"guessing all": task.chance_all, "guessing the sum only": task.chance["sum"]}
+    guessing = {"guessing all": task.chance_all, "all but the sum right": task.chance["sum"]}
     save_chart(length_chart(points, runs[0]["training_length"], guessing), PICTURE)
 
 

@@ -57,7 +57,7 @@ def test_a_single_evaluation_can_be_plotted_and_bad_names_are_refused(tmp_path):
 def test_the_chart_has_a_line_a_run_the_marks_and_the_chance_level():
     spec = accuracy_chart(BOTH)
     text = str(spec)
-    for label in ("trained up to 25", "3x", "guessing all: 0.6%", "guessing the sum only: 20.0%"):
+    for label in ("trained up to 25", "3x", "guessing all: 0.6%", "all but the sum right: 20.0%"):
         assert label in text
     points = spec["datasets"]["points"]
     assert {(row["run"], row["length"]) for row in points} == {(n, c.length) for n, e in BOTH.items() for c in e.counts}

@@ -88,7 +88,7 @@ def guessing_levels(evaluation: Evaluation) -> dict[str, float]:
     """The accuracy of guessing every answer, and of guessing one and knowing the rest."""
     levels = {"guessing all": evaluation.chance_all}
     if len(evaluation.chance) > 1:
-        levels |= {f"guessing the {name} only": level for name, level in evaluation.chance.items()}
+        levels |= {f"all but the {name} right": level for name, level in evaluation.chance.items()}
     return levels
 
 
