@@ -8,10 +8,10 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from statistics import mean
 
 import pytest
+from processes import workers_of
 
 from latebloom import run
 from latebloom.cli import main
@@ -249,10 +249,8 @@ def test_a_worker_that_is_killed_is_started_again_and_goes_on(tiny, tmp_path):
     deadline = time.monotonic() + 120
     while not list(checkpoints.glob("step-*")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    commands = {worker: Path(f"/proc/{worker}/cmdline").read_bytes() for worker in workers}
-    (victim,) = [worker for worker, words in commands.items() if b"spawn_main" in words]
-    os.kill(int(victim), signal.SIGKILL)
+    (victim,) = workers_of(process.pid)
+    os.kill(victim, signal.SIGKILL)
     said, _ = process.communicate(timeout=240)
     assert process.returncode == 0
     assert said.strip() == "{}"

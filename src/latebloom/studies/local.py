@@ -3,12 +3,14 @@
 import multiprocessing as mp
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any
 
 from latebloom.config import RunConfig
 from latebloom.errors import InterruptedRun, LatebloomError
@@ -118,7 +120,7 @@ class _Worker:
     """
 
     def __init__(self, job: _Job) -> None:
-        context = mp.get_context("spawn")  # a forked torch may hang in its thread pools
+        context = _context()
         self.words, its_end = context.Pipe(duplex=False)
         self._process = context.Process(target=_work, args=(job, its_end), daemon=True)
         self._process.start()
@@ -134,6 +136,16 @@ class _Worker:
         self._process.join()
         self.words.close()
         return self._process.exitcode
+
+
+def _context() -> Any:
+    """How processes are started: as copies of one that has imported torch and done nothing else. Importing it again
+    takes seconds, and a copy of this process, where torch has worked, may hang in its thread pools."""
+    if sys.platform != "linux":  # elsewhere also an import may start threads
+        return mp.get_context("spawn")
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "torch._dynamo"])  # torch imports the latter for the first optimizer
+    return context
 
 
 def _ready(running: dict[str, _Worker]) -> list[str]:
