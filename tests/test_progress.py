@@ -252,3 +252,16 @@ def test_the_bars_of_single_runs_lose_nothing_in_a_narrow_terminal(width):
     assert all(part in text for part in ("12000/20000 delayed", "acc@25  100%", "acc@75  100%", "left -:--:--"))
     assert ("loss 12.500" in text) is (width == 120)
     assert "…" not in text
+
+
+def test_the_time_left_is_told_when_a_hundredth_of_what_is_left_to_do_is_done(log, clock, of, tmp_path):
+    bar, _ = log
+    for number in range(998):
+        finish(tmp_path / f"before-{number}", beyond=0.5)
+    bar.expect(of([f"before-{number}" for number in range(998)] + ["a", "b"]), tmp_path)
+    clock[0] = 1.0
+    bar.show("a", at_step(1))
+    assert "left" not in bar._bars.lines[0]
+    clock[0] = 10.0
+    bar.show("a", at_step(20))
+    assert "about 0:00:57 left" in bar._bars.lines[0]

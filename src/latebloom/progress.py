@@ -25,7 +25,7 @@ WIDE = 112
 """Columns that the bar of a run needs for all that it tells; in narrower terminals it leaves out the loss and the time
 gone by."""
 ENOUGH_TO_TELL = 0.01
-"""The part of all work from which on the time left is told: before that it is mostly that of starting."""
+"""The part of the work from which on the time left is told: before that it is mostly that of starting."""
 TESTING_SHARE = 0.1
 """The part of a bar that stands for the evaluation at the end."""
 
@@ -249,8 +249,7 @@ class _Pace:
         going_on = self._steps.keys() - self._failed
         here = sum(self._steps[name] * (self._shares[name] - self._first.get(name, 0.0)) for name in going_on)
         to_do = self._later + sum(self._steps[name] * (1 - self._shares[name]) for name in going_on)
-        everything = sum(self._steps.values()) + self._later
-        if to_do <= 0 or here < ENOUGH_TO_TELL * everything:
+        if to_do <= 0 or here <= ENOUGH_TO_TELL * (here + to_do):
             return ""
         return f"about {timedelta(seconds=round(to_do * (time.monotonic() - self._began) / here))} left"
 
