@@ -76,7 +76,10 @@ def test_no_two_gradients_of_the_lstm_share_memory(device, monkeypatch):
     x, hidden, memory = torch.randn(4, 3, 16, device=device), *torch.zeros(2, 4, 16, device=device)
     shapes = ((64, 16), (64, 16), (64,), (64,))
     weights = Weights(*(torch.randn(shape, device=device).requires_grad_() for shape in shapes))
-    lstm_module.lstm(x, weights, hidden, memory, 0.1 * torch.randn_like(x))[0].square().sum().backward()
+    noise = 0.1 * torch.randn_like(x)
+    found = lstm_module.lstm(x, weights, hidden, memory, noise)
+    torch.testing.assert_close(found, lstm_loop(x, weights, hidden, memory, noise), rtol=1e-3, atol=1e-3)
+    found[0].square().sum().backward()
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     places = {gradient.untyped_storage().data_ptr() for gradient in gradients}
     assert len(places) == len(weights)

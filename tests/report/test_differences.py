@@ -16,12 +16,17 @@ DELAY = {"until": {"name": "at_step", "step": 5}, "hold": "bypass"}
 BASE = {"delay": None, "training": {"steps": 10, "weigh": "answers"}, "seed": 0}
 
 
-def rows_of(**configs):
-    """The table's rows as texts, for arms with these configurations."""
+def table_of(**configs):
+    """The table for arms with these configurations."""
     seen = evaluation({25: 1.0, 75: 0.5})
     runs = [replace(record(arm, 0, seen), config=text) for arm, text in configs.items()]
     (panel,) = panels(runs)
-    table = differences_table(panel)
+    return differences_table(panel)
+
+
+def rows_of(**configs):
+    """Its rows as texts."""
+    table = table_of(**configs)
     return None if table is None else {name.text: said.text for name, said in table.rows}
 
 
@@ -42,6 +47,13 @@ def test_a_part_that_one_arm_has_and_another_has_not_is_a_difference(delayed_fir
     else:
         said = "delay.until.name=at_step delay.until.step=5 delay.hold=bypass"
         assert rows_of(joint=joint, dat=dat) == {"joint": "–", "dat": said}
+
+
+def test_it_says_which_phase_an_arm_without_a_delay_has():
+    dat, later = (json.dumps(BASE | {"delay": DELAY | {"ramp_steps": steps}}) for steps in (1, 2))
+    said = "An arm without a delay has one phase, that of training.full."
+    tables = table_of(joint=changed(), dat=dat), table_of(dat=dat, later=later)
+    assert [said in table.note for table in tables if table is not None] == [True, False]
 
 
 def test_a_setting_that_the_first_was_run_before_is_set_against_what_most_others_have():

@@ -57,8 +57,8 @@ def _single(x: Tensor, *rest: Any) -> Outcome:
         # and whoever scales gradients in place would scale it twice.
         bias = weights[2] + weights[3]
         alone = (part[None] for part in (x, *weights[:2], bias, hidden, memory, noise))
-        outputs, hidden, memory = _with_one_bias(*alone)
-        return outputs[0], hidden[0], memory[0]
+        outputs, memories = _Fused.apply(*alone)
+        return outputs[0], outputs[0, :, -1], memories[0, :, -1]
     return lstm_loop(x, Weights(*weights), hidden, memory, noise)
 
 
@@ -105,20 +105,7 @@ MAX_WIDTH = 256
 def fused_lstm(x: Tensor, weights: Weights, hidden: Tensor, memory: Tensor, noise: Tensor | None = None) -> Outcome:
     """`stacked_lstm` by the Triton kernels: one launch for all models and all tokens, in each direction."""
     bias = weights.input_bias + weights.hidden_bias
-    return _with_one_bias(x, weights.input, weights.hidden, bias, hidden, memory, noise)
-
-
-def _with_one_bias(
-    x: Tensor,
-    input_weight: Tensor,
-    hidden_weight: Tensor,
-    bias: Tensor,
-    hidden: Tensor,
-    memory: Tensor,
-    noise: Tensor | None,
-) -> Outcome:
-    """`fused_lstm` with the sum of both biases (S, 4D)."""
-    outputs, memories = _Fused.apply(x, input_weight, hidden_weight, bias, hidden, memory, noise)
+    outputs, memories = _Fused.apply(x, weights.input, weights.hidden, bias, hidden, memory, noise)
     return outputs, outputs[:, :, -1], memories[:, :, -1]
 
 

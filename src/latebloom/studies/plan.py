@@ -95,7 +95,7 @@ class Plan:
     @property
     def run_count(self) -> int:
         """How many runs are reported."""
-        return sum(len(self.seeds_of(arm)) for arm in self.arms)
+        return len(self.reported_steps)
 
     @property
     def tuning_count(self) -> int:
