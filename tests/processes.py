@@ -3,30 +3,36 @@
 import subprocess
 
 
-def _listed(*columns: str) -> list[list[str]]:
-    """What `ps` says of all processes."""
-    shown = subprocess.run(["ps", "-eo", ",".join(columns)], capture_output=True, text=True, check=True).stdout
-    return [line.split(maxsplit=len(columns) - 1) for line in shown.splitlines()[1:]]
+def _parents_and_words() -> dict[int, tuple[int, str]]:
+    """Every process, its parent and its command line, at one moment and uncut, however narrow the terminal."""
+    command = ["ps", "-ww", "-eo", "pid=,ppid=,args="]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    rows = (line.split(maxsplit=2) for line in lines)
+    return {int(row[0]): (int(row[1]), row[2] if len(row) > 2 else "") for row in rows}
 
 
 def descendants(process: int) -> set[int]:
     """Those that it has started, and those that they have."""
-    parents = {int(child): int(parent) for child, parent in _listed("pid", "ppid")}
+    return _descendants(process, _parents_and_words())
+
+
+def _descendants(process: int, listed: dict[int, tuple[int, str]]) -> set[int]:
     found: set[int] = set()
-    while more := {child for child, parent in parents.items() if parent in found | {process}} - found:
+    while more := {one for one, (parent, _) in listed.items() if parent in found | {process}} - found:
         found |= more
     return found
 
 
 def workers_of(process: int) -> set[int]:
     """Of its descendants those that have started none themselves, but for Python's keeper of shared things."""
-    mine = descendants(process)
-    with_children = {int(parent) for _, parent in _listed("pid", "ppid")}
-    keepers = {int(one) for one, words in _listed("pid", "args") if "resource_tracker" in words}
-    return mine - with_children - keepers
+    listed = _parents_and_words()
+    with_children = {parent for parent, _ in listed.values()}
+    keepers = {one for one, (_, words) in listed.items() if "resource_tracker" in words}
+    return _descendants(process, listed) - with_children - keepers
 
 
 def living(processes: set[int]) -> set[int]:
     """Of these those that live still; one that is dead and waits to be buried does not."""
-    dead = {int(one) for one, state in _listed("pid", "stat") if state.startswith("Z")}
-    return processes & {int(one) for (one,) in _listed("pid")} - dead
+    shown = subprocess.run(["ps", "-eo", "pid=,stat="], capture_output=True, text=True, check=True).stdout
+    states = dict(line.split() for line in shown.splitlines())
+    return {one for one in processes if not states.get(str(one), "Z").startswith("Z")}

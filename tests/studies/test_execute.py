@@ -244,14 +244,14 @@ def test_a_worker_that_is_killed_is_started_again_and_goes_on(tiny, tmp_path):
     (tmp_path / "script.py").write_text(script)
     (tmp_path / "config.json").write_text(json.dumps(long.to_json()))
     command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "config.json"), str(tmp_path / "out")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     checkpoints = tmp_path / "out" / "a" / "checkpoints"
     deadline = time.monotonic() + 120
-    while not list(checkpoints.glob("step-*")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    (victim,) = workers_of(process.pid)
-    os.kill(victim, signal.SIGKILL)
-    said, _ = process.communicate(timeout=240)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        while not list(checkpoints.glob("step-*")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        (victim,) = workers_of(process.pid)
+        os.kill(victim, signal.SIGKILL)
+        said, _ = process.communicate(timeout=240)
     assert process.returncode == 0
     assert said.strip() == "{}"
     resumed = json.loads((tmp_path / "out" / "a" / "environment.json").read_text())["resumed"]
