@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import latebloom as latebloom_package
+from latebloom.cli import main
 from latebloom.errors import ConfigError
 from latebloom.lengths import parse_lengths
 
@@ -189,6 +190,17 @@ def test_a_mistake_in_the_words_is_one_sentence_too(tmp_path, words, sentence):
 
 def test_help_is_help(tmp_path):
     assert "--recipe" in latebloom("train", "--help", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "inspect", "study", "report", "bench", "list"])
+def test_help_says_what_happens_without_an_option_in_words(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert "usage: latebloom" in said
+    assert not re.search(r"None|default:\s+\)", said)
+
 
 
 def test_a_json_file_that_cannot_be_written_is_refused_before_the_work(trained):

@@ -1,4 +1,4 @@
-"""The command line: latebloom demo | train | evaluate | inspect | report | bench | list."""
+"""The command line: latebloom demo | train | evaluate | inspect | study | report | bench | list."""
 
 import re
 import shlex
@@ -21,10 +21,12 @@ from latebloom import __version__
 from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, full_disk_in_words, require
 from latebloom.usage import changes_last, one_sentence
 
-Overrides = Annotated[Positional[tuple[str, ...]], arg(metavar="FIELD=VALUE ...")]
-Device = Annotated[str | None, arg(metavar="cpu|cuda")]
-Out = Annotated[str | None, arg(metavar="FOLDER")]
-Number = Annotated[int | None, arg(metavar="NUMBER")]
+said = partial(arg, help_behavior_hint="")  # where the help's sentence says what happens without it, not "None"
+Overrides = Annotated[Positional[tuple[str, ...]], said(metavar="FIELD=VALUE ...")]
+Device = Annotated[str | None, said(metavar="cpu|cuda")]
+Out = Annotated[str | None, said(metavar="FOLDER")]
+Number = Annotated[int | None, said(metavar="NUMBER")]
+Flag = Annotated[bool, said()]
 
 
 def demo(overrides: Overrides = (), /, *, out: Out = None, seed: int = 0, device: Device = None) -> None:
@@ -32,8 +34,7 @@ def demo(overrides: Overrides = (), /, *, out: Out = None, seed: int = 0, device
 
     Args:
         overrides: Changes to both runs, such as training.steps=500.
-        out: The folder for runs, pictures and summary.json, demo or demo-seed-N unless given; finished runs in it are
-            shown, not trained again.
+        out: The folder for runs and pictures, demo or demo-seed-N unless given; finished runs in it are only shown.
         seed: Decides first weights and data.
         device: Where to train; CUDA where there is one.
     """
@@ -50,13 +51,13 @@ def train(
     overrides: Overrides = (),
     /,
     *,
-    recipe: Annotated[str | None, arg(metavar="NAME")] = None,
-    config: Annotated[Path | None, arg(metavar="FILE")] = None,
+    recipe: Annotated[str | None, said(metavar="NAME")] = None,
+    config: Annotated[Path | None, said(metavar="FILE")] = None,
     out: Out = None,
     seed: Number = None,
     seeds: Number = None,
     device: Device = None,
-    track: Annotated[str | None, arg(metavar="tensorboard|wandb|trackio")] = None,
+    track: Annotated[str | None, said(metavar="tensorboard|wandb|trackio")] = None,
 ) -> None:
     """Train one run, or the same run with many seeds, or go on with an interrupted one.
 
@@ -65,9 +66,8 @@ def train(
         recipe: A named recipe; `latebloom list` shows them.
         config: A JSON file with a configuration; - for standard input.
         out: The run's folder; runs/NAME-HASH unless given. With --out alone, the run in it goes on.
-        seed: Decides first weights and data.
-        seeds: So many runs, with this seed and those after it, each in a folder of its own under --out: as one program
-            on a GPU, a process for every core on a CPU.
+        seed: Decides first weights and data; the configuration's unless given.
+        seeds: So many runs, this seed and those after it, a folder each: one program on a GPU, a process a core else.
         device: Where to train; CUDA where there is one.
         track: Show the numbers while it goes on; each of these is an extra to install.
     """
@@ -136,9 +136,9 @@ def evaluate(
     run: Annotated[Positional[Path], arg(metavar="RUN")],
     /,
     *,
-    lengths: Annotated[str | None, arg(metavar="LENGTHS")] = None,
+    lengths: Annotated[str | None, said(metavar="LENGTHS")] = None,
     sequences: Number = None,
-    json_file: Annotated[Path | None, arg(name="json", metavar="FILE")] = None,
+    json_file: Annotated[Path | None, said(name="json", metavar="FILE")] = None,
     device: Device = None,
 ) -> None:
     """Accuracy by length of a finished run, with 95% intervals, reach and cliff.
@@ -147,8 +147,7 @@ def evaluate(
         run: The run's folder.
         lengths: Lengths to test, such as 25,50,100 or 25,50,...,400; those of the run unless given.
         sequences: How many sequences a length; as many as in the run unless given.
-        json_file: Where to write the numbers; RUN/evaluation-FIRST-LAST-HASH.json unless given, a name that
-            other numbers do not share; - for standard output.
+        json_file: Where to write the numbers; - for standard output, RUN/evaluation-FIRST-LAST-HASH.json unless given.
         device: Where to compute; CUDA where there is one.
     """
     from latebloom.evaluation_view import evaluate_run
@@ -156,13 +155,12 @@ def evaluate(
     evaluate_run(run, lengths, sequences=sequences, json_file=json_file, device=device)
 
 
-def inspect(path: Annotated[Positional[Path], arg(metavar="PATH")], /, *, horizon: bool = True) -> None:
+def inspect(path: Annotated[Positional[Path], arg(metavar="PATH")], /, *, no_horizon: Flag = False) -> None:
     """What a model is made of, what delayed attention would hold back, and how far its recurrence remembers.
 
     Args:
-        path: A Transformers checkpoint folder or config.json, or a run's folder, checkpoint or saved model of this
-            package; of a run that is not finished, the newest checkpoint is looked at.
-        horizon: Measure how far back a token is felt with attention left out.
+        path: A Transformers checkpoint folder or config.json; or a run's folder, checkpoint or model, of this package.
+        no_horizon: Do not measure how far back a token is felt with attention left out.
     """
     from latebloom.inspect_view import print_inspection
     from latebloom.integrations.load_model import load_model
@@ -171,7 +169,7 @@ def inspect(path: Annotated[Positional[Path], arg(metavar="PATH")], /, *, horizo
     console = Console()
     with console.status(Text(f"Looking at {path}")):  # half a minute for a large model
         model, weights = load_model(path)
-        inspection = look_at(model, horizon=horizon)
+        inspection = look_at(model, horizon=not no_horizon)
     print_inspection(console, inspection, weights)
 
 
@@ -181,10 +179,10 @@ def bench(
     device: Device = None,
     precision: Literal["tf32", "float32", "bf16"] = "tf32",
     seconds: float = 0.5,
-    growth: bool = False,
-    hundred_seeds: bool = False,
+    growth: Flag = False,
+    hundred_seeds: Flag = False,
     steps: int = 10_000,
-    peers: bool = False,
+    peers: Flag = False,
 ) -> None:
     """How fast training is on this machine, beside what it is compared with; arms take turns in one run.
 
@@ -209,17 +207,17 @@ def bench(
 
 
 def study(
-    name: Annotated[Positional[str | None], arg(metavar="NAME|FILE.py")] = None,
+    name: Annotated[Positional[str | None], said(metavar="NAME|FILE.py")] = None,
     /,
     *,
-    list_studies: Annotated[bool, arg(name="list")] = False,
+    list_studies: Annotated[bool, said(name="list")] = False,
     scale: Literal["tiny", "paper", "large"] = "paper",
-    seeds: int | None = None,
-    out: Path | None = None,
-    workers: int | None = None,
+    seeds: Number = None,
+    out: Out = None,
+    workers: Number = None,
     device: Device = None,
     on: Literal["local", "ray"] = "local",
-    address: Annotated[str | None, arg(metavar="HOST:PORT")] = None,
+    address: Annotated[str | None, said(metavar="HOST:PORT")] = None,
 ) -> None:
     """Train every run of a study, and make its report; finished runs are not repeated, interrupted ones go on.
 
@@ -232,8 +230,7 @@ def study(
         workers: How many runs at once on a CPU; as many as there are cores unless given.
         device: Where to train; CUDA where there is one.
         on: Who trains: processes of this machine, or a Ray cluster (an extra to install).
-        address: Of a Ray cluster that is there, or auto to look for one on this machine; unless given, Ray starts one
-            here for this study.
+        address: Of a Ray cluster, or auto to look for one on this machine; unless given, Ray starts one here.
     """
     from latebloom.study import list_all, run_study
 
@@ -242,19 +239,19 @@ def study(
         return
     if name is None:
         raise ConfigError("study: give a name or a Python file; `latebloom study --list` shows the names")
-    outcome = run_study(name, scale, seeds=seeds, out=out, workers=workers, device=device, on=on, address=address)
+    folder = _folder(out)
+    outcome = run_study(name, scale, seeds=seeds, out=folder, workers=workers, device=device, on=on, address=address)
     if outcome.failures:
         sys.exit(1)
 
 
 def report(
-    paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="PATH ...")], /, *, out: Path = Path("report")
+    paths: Annotated[Positional[tuple[Path, ...]], said(metavar="PATH ...")], /, *, out: Path = Path("report")
 ) -> None:
     """A page, pictures and tables from results, without running anything.
 
     Args:
-        paths: Results files, the folders of studies, and the folders of single runs or of many seeds, which are set
-            side by side.
+        paths: Results files and folders of studies, of single runs or of many seeds; these are set side by side.
         out: The folder for index.html, figures/ and tables/.
     """
     from latebloom.report.study import read_sections, write_report
@@ -332,6 +329,7 @@ def parse(words: list[str]) -> Callable[[], None]:
                 prog="latebloom",
                 description="Sequence models trained short that work long: delayed attention training.",
                 args=changes_last(words),
+                config=(tyro.conf.FlagCreatePairsOff,),  # --list, not also --no-list
             )
     except SystemExit as stop:
         if complaints.getvalue().strip():
