@@ -26,6 +26,7 @@ from results_files import (
 )
 
 from latebloom.evaluation.result import HOLDS_AT, Evaluation
+from latebloom.report.compared import SETTLED_AT, comparisons
 from latebloom.report.panel import Panel
 from latebloom.report.statistics import compare_arms
 from latebloom.report.study_tables import p_value
@@ -269,6 +270,15 @@ def timing() -> Iterator[str]:
     latest = "a tenth" if max(later) == 10 else f"{max(later):.0f}%"
     yield f"is {worst} behind the best fixed switch, near and far, and on average at most {latest} of the steps later"
     panel = composite("timing")
+    table = switch_table(panel)
+    assert table is not None
+    far = len(table.head) - 2  # how far each is behind the best fixed switch at the longest length
+    lost = {cells[0].text: float(cells[far].text) for cells in table.rows if cells[far].text[0] in "+-"}
+    low, high = (f" ({of:g})" for of in sorted(MANY_ARMS["paper"].rates))
+    yield (
+        f"at the lower rate {lost[f'at 50%{low}']:.0f} points from half of the steps on and {lost[f'at 70%{low}']:.0f} "
+        f"from 70%, at the higher {lost[f'at 70%{high}']:.0f} from 70%"
+    )
     slow = [
         sum((run.switch_step or 0) >= 5_000 for run in panel.runs if run.arm == f"when beyond 8x ({of:g})")
         for of in sorted(MANY_ARMS["paper"].rates)
@@ -295,6 +305,7 @@ def holding() -> Iterator[str]:
         among = f"{100 * gained.difference.mean:.0f} of the {100 * (withheld - restarted):.0f} points"
         low, high = (100 * (end or 0.0) for end in (gained.difference.low, gained.difference.high))
         yield f"It gains {among} (interval {low:.0f} to {high:.0f}) that lie between"
+    yield from told_from_chance(panel)
     for study in ("timing", "holding"):
         (deviation,) = {noise_of(run) for run in composite(study).runs} - {0}
         yield f"with noise of {deviation:g}"
@@ -303,6 +314,28 @@ def holding() -> Iterator[str]:
         f"{exact(panel, none_held)} of its {seeds(panel, none_held)} seeds are exact, and "
         f"{exact(panel, 'recall withheld')} of `recall withheld`"
     )
+
+
+def told_from_chance(panel: Panel) -> Iterator[str]:
+    """Which arms of the third study differ from what they are held against, near and far."""
+    (compared,) = comparisons([panel])
+    near, far = ([one for one in compared[at(panel, m)] if one.p_corrected < SETTLED_AT] for m in (NEAR, FAR))
+    several = [arm for arm, others in panel.against.items() if len(others) > 1]
+    names = [f"`{one.first}`{f' against `{one.second}`' if one.first in several else ''}" for one in near]
+    yield (
+        f"corrected for these {near[0].together} comparisons, {word(seeds(panel, 'dat'))} seeds tell {word(len(near))} "
+        f"from chance at three times the length: {row(names)}"
+    )
+    assert [(one.first, one.second) for one in near[: len(far)]] == [(one.first, one.second) for one in far]
+    yield f"The first {word(len(far))} are also told at sixteen times"
+    others = [one for several in compared.values() for one in several if one.p_corrected >= SETTLED_AT]
+    yield f"For all others p is {min(one.p_corrected for one in others):.3f} or more, corrected"
+    pair = ("recall withheld (none held)", "joint (restarted)")
+    gained = next(one for one in compared[at(panel, NEAR)] if (one.first, one.second) == pair)
+    yield f"points are not told from chance: p is {gained.p_corrected:.2f}, corrected"
+    orders = ("dat (pairs-first)", "dat (interleaved)")
+    assert not any(one.first in orders and one.second.startswith("joint") for one in near)
+    yield "with digits first alone it is so beyond chance"
 
 
 def seeds(panel: Panel, arm: str) -> int:

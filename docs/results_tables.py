@@ -33,8 +33,9 @@ from results_files import (
 )
 
 from latebloom.evaluation.result import HOLDS_AT, Evaluation
-from latebloom.report.arms import arms_figure
+from latebloom.report.arms import arms_figure, effects_figure
 from latebloom.report.charts import save_chart
+from latebloom.report.compared import comparisons, effects_table
 from latebloom.report.figures import accuracy_figure
 from latebloom.report.panel import Panel
 from latebloom.report.statistics import Comparison, compare_arms
@@ -52,18 +53,6 @@ ONE_CHANGE = (
     "freeze", "ramp", "random output", "sharpened", "recall withheld", "recurrence at 0.3", "half the rate after",
     "state noise", "no restart",
 )  # fmt: skip
-COMPARED_WITH = {
-    "freeze": "random output",
-    "joint (restarted)": "joint",
-    "joint (state noise)": "joint",
-    "joint (outcome)": "joint",
-    "joint (pairs-first)": "joint",
-    "joint (interleaved)": "joint",
-    "recall withheld (none held)": "recall withheld",
-    "staged (none held)": "staged",
-    "staged": None,
-}
-"""Arms of `holding` that differ from `dat` in more than one thing, and what they differ from in one, if in any."""
 
 
 # paper: every model on every task
@@ -281,20 +270,17 @@ def timing() -> str:
     return "\n".join(parts)
 
 
-# holding: one change each
+# holding: what each change does
 
 
 def holding() -> str:
     (panel,) = read("holding")
-    parts = [f"{_made('holding')}\n", as_markdown(_effects(panel))]
-    for order in ("outcome", "pairs-first", "interleaved"):
-        parts.append(f"- {order}: {_ahead(panel, f'dat ({order})', f'joint ({order})')}")
+    (compared,) = comparisons([panel])
     fallen = (f"{arm}: {_cliffs(panel, arm)}" for arm in panel.shown if "joint" in arm or "none held" in arm)
     return "\n".join(
         [
-            *parts,
-            f"- digits-first, aligned: {_ahead(panel, 'dat', 'joint')}",
-            f"- attention in throughout: {_ahead(panel, 'recall withheld (none held)', 'joint (restarted)')}",
+            f"{_made('holding')}\n",
+            as_markdown(effects_table(panel, compared)),
             f"- {'; '.join(fallen)}",
             f"- {_against_replicate(panel)}",
         ]
@@ -311,30 +297,6 @@ def _against_replicate(panel: Panel) -> str:
         if one is not None:
             told.append(f"{arm} {points(one.difference).plain}")
     return f"against `dat` run once more, in a stack of other runs, at {FAR}x, in points: {', '.join(told)}"
-
-
-def _effects(panel: Panel) -> Table:
-    """Each arm's accuracy, and how far it is from the arm that it differs from in one thing."""
-    rows = []
-    for arm in panel.shown:
-        other = None if arm == "dat" else COMPARED_WITH.get(arm, "dat")
-        cells = [Cell(arm), Cell(other or "")]
-        for multiple in (NEAR, FAR):
-            against = None if other is None else _difference(panel, arm, other, at(panel, multiple))
-            cells.append(accuracy_cell(panel, arm, at(panel, multiple)))
-            cells.append(Cell("") if against is None else points(against.difference))
-            cells.append(Cell("") if against is None else Cell(f"{against.dominance:+.2f}"))
-        rows.append(tuple(cells))
-    heads = (f"{multiple}x ({at(panel, multiple)})" for multiple in (NEAR, FAR))
-    return Table(
-        title=f"One change each: {panel.title}",
-        head=("arm", "against", *(text for head in heads for text in (head, "ahead, points", "Cliff's delta"))),
-        rows=tuple(rows),
-        note=(
-            "Intervals: 95% bootstrap over seeds, not corrected for the number of arms; differences are seed by seed. "
-            "Cliff's delta is from -1 to 1."
-        ),
-    )
 
 
 # what all share
@@ -375,9 +337,11 @@ def _once(table: Table, told: set[str]) -> str:
 
 
 def draw(study: str, image: Path) -> None:
-    """The composite task's picture: lines by length, or the arms side by side where there are many."""
+    """The composite task's picture: lines by length, the arms side by side where there are many, or what each change
+    does where that is the question."""
     panel = composite(study)
-    save_chart((arms_figure(panel) or accuracy_figure(panel)).chart, image)
+    figure = effects_figure(panel) if study == "holding" else arms_figure(panel)
+    save_chart((figure or accuracy_figure(panel)).chart, image)
 
 
 def write_or_check_report() -> None:

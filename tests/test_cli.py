@@ -202,7 +202,6 @@ def test_help_says_what_happens_without_an_option_in_words(command, capsys):
     assert not re.search(r"None|default:\s+\)", said)
 
 
-
 def test_a_json_file_that_cannot_be_written_is_refused_before_the_work(trained):
     ran = latebloom("evaluate", "run", "--json", "run", cwd=trained.parent, check=2)
     assert "json: run is not a file that could be written" in ran.stderr

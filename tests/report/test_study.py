@@ -14,11 +14,12 @@ from synthetic import evaluation, record, study
 from latebloom.cli import main
 from latebloom.errors import ConfigError
 from latebloom.report.arms import MOST_LINES, arms_figure
+from latebloom.report.compared import comparison_table, comparisons
 from latebloom.report.figures import accuracy_figure, answer_figures, curve_figures
-from latebloom.report.panel import comparisons, panels
+from latebloom.report.panel import panels
 from latebloom.report.study import read_sections, write_report
 from latebloom.report.study_page import study_page
-from latebloom.report.study_tables import accuracy_table, comparison_table, every_length_table, reach_table
+from latebloom.report.study_tables import accuracy_table, every_length_table, reach_table
 from latebloom.report.words import doubt, headline
 from latebloom.results.file import write_results
 
@@ -120,15 +121,19 @@ def test_arms_are_compared_at_three_times_the_training_length_or_where_most_can_
 
 def test_the_correction_is_over_all_panels_of_a_study_but_not_over_studies():
     records = [*study(seeds=6, tasks=("composite", "recall")), *study(study="other", seeds=6, arms=("joint", "dat"))]
-    first, second, other = comparisons(panels(records))
+    near_and_far = comparisons(panels(records))
+    assert all(list(one) == [75, 400] for one in near_and_far)
+    first, second, other = (one[75] for one in near_and_far)
     assert (len(first), len(second), len(other)) == (6, 6, 1)
     assert {one.p for one in (*first, *second)} == {2 / 64}
     assert all(one.p_corrected == pytest.approx(12 * 2 / 64) for one in (*first, *second))
+    assert {one.together for one in (*first, *second)} == {12}  # those made far out are a family of their own
     assert other[0].p_corrected == other[0].p
-    table = comparison_table(panels(records)[0], first)
+    table = comparison_table(panels(records)[0], 75, first)
     assert table.rows[0][0].text == "dat"
     assert rows(table)["dat"][2:] == ["6 of 6 seeds", "+1.00", "0.031", "0.375"]
-    assert "With 6 shared seeds p cannot be below 0.031." in table.note
+    assert "corrected after Holm for the 12 comparisons that the study makes at a length." in table.note
+    assert "With 6 shared seeds and so many comparisons it cannot be below 0.375." in table.note
 
 
 def two(ours: float, theirs: float, seeds: int = 1):
@@ -156,7 +161,7 @@ FAILED = [record("mamba", 0, None, failure="x")]
             two(0.98, 0.25, 5) + FAILED,
             "Only dat holds 90% there.",
             "No run of mamba has finished. dat is ahead of joint by 73.0 percentage points over 5 shared seeds; so few "
-            "seeds cannot settle whether that is chance (p = 0.0625, and 0.0625 at best).",
+            "seeds cannot settle whether that is chance (p = 0.0625, corrected, and 0.0625 at best).",
         ),
         (two(0.5, 0.25, 2), "None holds 90% there.", "Means over 2 seeds."),
         (two(0.001, 0.0, 2), "None holds 90% there, and none is clearly above guessing.", "Means over 2 seeds."),
@@ -259,7 +264,9 @@ def test_a_report_leaves_a_page_pictures_and_tables(results, tmp_path):
         assert magic in content[:200]
     tables = {file.name for file in (tmp_path / "out" / "tables").iterdir()}
     assert tables == {
-        f"paper-composite-25-{name}.{form}" for name in ("accuracy", "reach", "compared") for form in ("md", "tex")
+        f"paper-composite-25-{name}.{form}"
+        for name in ("accuracy", "reach", "compared", "compared-far")
+        for form in ("md", "tex")
     }
     text = (tmp_path / "out" / "tables" / "paper-composite-25-accuracy.md").read_text()
     assert re.search(r"\| mamba \| 0 of 1 \| – \|", text)
@@ -391,10 +398,10 @@ def test_many_arms_are_drawn_side_by_side_with_every_seed():
         (name, at) for at in ("3x (75)", "16x (400)") for name in names
     ]
     near, far = means[0], means[-1]
-    assert near["accuracy"] == pytest.approx(0.6)
-    assert near["low"] < near["accuracy"] < near["high"]
-    assert far["accuracy"] == pytest.approx(0.6)
-    of_first = [point["accuracy"] for point in points if point["arm"] == "arm 0" and "seed" in point]
+    assert near["value"] == pytest.approx(0.6)
+    assert near["low"] < near["value"] < near["high"]
+    assert far["value"] == pytest.approx(0.6)
+    of_first = [point["value"] for point in points if point["arm"] == "arm 0" and "seed" in point]
     assert of_first == pytest.approx([0.5, 0.6, 0.7, 0.0, 0.0, 0.0])
     few = only([one for one in records if one.arm in names[:MOST_LINES]])
     assert arms_figure(few) is None

@@ -33,11 +33,22 @@ def evaluations(draw):
 def test_what_is_written_is_what_is_read(tmp_path_factory, arms):
     path = tmp_path_factory.mktemp("results") / "a.parquet"
     records = [
-        record(arm, place, seen, switch_step=place or None, failure=None if seen else "stopped")
+        replace(
+            record(arm, place, seen, switch_step=place or None, failure=None if seen else "stopped"),
+            against=tuple(other for other, _ in arms[:place]),
+        )
         for place, (arm, seen) in enumerate(arms)
     ]
     write_results(path, records)
     assert read_results([path]) == records
+
+
+def test_a_file_of_before_arms_were_held_against_others_is_read(tmp_path):
+    path = tmp_path / "a.parquet"
+    runs = [replace(record("dat", 3, evaluation({25: 0.9})), against=("joint",))]
+    write_results(path, runs)
+    pl.read_parquet(path).drop("against").write_parquet(path, metadata={MARK: FORMAT})
+    assert read_results([path]) == [replace(runs[0], against=())]
 
 
 def test_there_is_a_row_for_each_run_and_length_with_the_promised_columns(tmp_path):

@@ -38,11 +38,14 @@ def plan(tiny):
 
 
 def test_every_arm_is_trained_with_every_seed_and_its_best_choice(plan, tmp_path):
+    joint, tuned = plan.arms
+    plan = replace(plan, arms=[joint, replace(tuned, against="joint")])
     outcome = execute("mine", plan, tmp_path, in_turn)
     records = read_results([outcome.results])
     assert [(r.study, r.task, r.arm, r.seed) for r in records] == [
         ("mine", "composite", arm, seed) for arm in ("joint", "tuned") for seed in (0, 1)
     ]
+    assert {(r.arm, r.against) for r in records} == {("joint", ()), ("tuned", ("joint",))}
     chosen = json.loads((tmp_path / "choices.json").read_text())
     scores = [choice["accuracy_beyond"] for choice in chosen[0]["choices"]]
     assert chosen[0]["chosen"] == scores.index(max(scores))

@@ -45,6 +45,17 @@ def test_the_paper_tunes_every_arm_of_a_task_on_one_grid():
     assert len(plan_of("paper", find_study("paper")[1], "paper").seeds) >= 10
 
 
+def test_holding_says_of_every_arm_what_it_differs_from_and_in_one_part_alone():
+    plan = plan_of("holding", find_study("holding")[1], "paper")
+    configs = {arm.name: arm.config.to_json() for arm in plan.arms}
+    for arm in plan.arms:
+        assert arm.others or arm.name in ("dat", "staged")
+        for other in arm.others:
+            differing = [part for part in configs[other] if configs[other][part] != configs[arm.name][part]]
+            # A delay brings a second warm-up and decay, which this arm of joint training has too.
+            assert len(differing) == (2 if other == "joint (restarted)" else 1)
+
+
 def test_a_file_of_ones_own_is_run_like_a_named_study(tmp_path):
     file = tmp_path / "study_file.py"
     file.write_text(FILE)
@@ -69,6 +80,8 @@ def test_a_file_of_ones_own_is_run_like_a_named_study(tmp_path):
         (FILE.replace("return Plan(", "return ("), "SyntaxError"),
         (FILE.replace('Arm("dat"', 'Arm("joint"'), "two arms of a study are called joint in composite"),
         (FILE.replace("seeds=range(3)", "seeds=[1, 1]"), "a seed is there twice"),
+        (FILE.replace('-dat")', "-dat\"), against='jont'"), "arm dat: against: 'jont' is not known"),
+        (FILE.replace('-dat")', "-dat\"), against=('joint', 'dat')"), "arm dat: against: 'dat' is not known"),
         (FILE.replace('recipe("demo-dat")', 'recipe("demo-dta")'), "'demo-dta' is not known"),
     ],
 )

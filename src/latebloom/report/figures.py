@@ -12,10 +12,11 @@ from latebloom.results.record import RunRecord
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart and the end of its file's name."""
+    """A chart, the end of its file's name, and what a page says below it."""
 
     name: str
     chart: Spec
+    note: str = ""
 
 
 def accuracy_figure(panel: Panel) -> Figure:

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 
 from latebloom.evaluation.result import CLAIM, Evaluation
-from latebloom.report.statistics import Comparison, Estimate, compare_arms, holm, mean_interval
+from latebloom.report.statistics import Estimate, mean_interval
 from latebloom.results.record import RunRecord
 
 
@@ -94,11 +93,26 @@ class Panel:
         return max(tested, key=lambda length: (tested[length], length), default=None)
 
     @cached_property
+    def near_and_far(self) -> list[int]:
+        """The compared length and the longest, which may be one; none if no run has finished."""
+        return [] if self.compared_length is None else list(dict.fromkeys((self.compared_length, self.lengths[-1])))
+
+    @cached_property
     def standings(self) -> list[tuple[str, Estimate]]:
         """The arms at the compared length, the best first."""
-        length = self.compared_length
-        found = [(arm, self.estimate(arm, length)) for arm in self.shown] if length is not None else []
+        return [] if self.compared_length is None else self.standings_at(self.compared_length)
+
+    def standings_at(self, length: int) -> list[tuple[str, Estimate]]:
+        """The arms that were tested at a length, the best first."""
+        found = ((arm, self.estimate(arm, length)) for arm in self.shown)
         return sorted(((arm, one) for arm, one in found if one is not None), key=lambda pair: -pair[1].mean)
+
+    @cached_property
+    def against(self) -> dict[str, tuple[str, ...]]:
+        """The arms that each is held against, of those that have a finished run; empty if the study names none."""
+        named = {run.arm: run.against for run in self.runs}
+        of_shown = {arm: tuple(other for other in named[arm] if other in self.shown) for arm in self.shown}
+        return of_shown if any(of_shown.values()) else {}
 
 
 def panels(records: Sequence[RunRecord]) -> list[Panel]:
@@ -113,25 +127,3 @@ def panels(records: Sequence[RunRecord]) -> list[Panel]:
     return [
         Panel(study, task, length, tuple(arms[study]), tuple(runs)) for (study, task, length), runs in groups.items()
     ]
-
-
-def comparisons(several: Sequence[Panel]) -> list[list[Comparison]]:
-    """All pairs of arms in each panel at its compared length; Holm's correction is over the panels of a study."""
-    found = [
-        [
-            compared
-            for first, second in combinations([arm for arm, _ in panel.standings], 2)
-            if (compared := compare_arms(first, second, *(_at(panel, arm) for arm in (first, second))))
-        ]
-        for panel in several
-    ]
-    for study in {panel.study for panel in several}:
-        places = [(i, j) for i, panel in enumerate(several) if panel.study == study for j in range(len(found[i]))]
-        for (i, j), corrected in zip(places, holm([found[i][j] for i, j in places]), strict=True):
-            found[i][j] = corrected
-    return found
-
-
-def _at(panel: Panel, arm: str) -> dict[int, float]:
-    assert panel.compared_length is not None, "arms stand in an order only at a compared length"
-    return panel.by_seed(arm, panel.compared_length)

@@ -70,6 +70,10 @@ class Comparison:
     """The exact sign-flip test of no difference, two-sided."""
     p_corrected: float
     """After Holm's correction for all comparisons made together."""
+    together: int = 1
+    """How many these are."""
+    smallest_corrected: float = 0.0
+    """What `p_corrected` could be at best: if every seed of every comparison said the same."""
 
     @property
     def smallest_p(self) -> float:
@@ -93,6 +97,7 @@ def compare_arms(first: str, second: str, a: Mapping[int, float], b: Mapping[int
         dominance=float(np.sign(x[:, None] - y[None, :]).mean()),
         p=p,
         p_corrected=p,
+        smallest_corrected=min(1.0, 2.0 ** (1 - len(seeds))),
     )
 
 
@@ -115,9 +120,19 @@ def sign_flip_test(differences: np.ndarray) -> float:
 
 def holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """The same comparisons with their p values corrected for being made together (Holm)."""
-    order = sorted(range(len(comparisons)), key=lambda i: comparisons[i].p)
-    corrected, largest = list(comparisons), 0.0
+    corrected = _step_down([one.p for one in comparisons])
+    smallest = _step_down([one.smallest_p for one in comparisons])
+    return [
+        replace(one, p_corrected=p, smallest_corrected=least, together=len(comparisons))
+        for one, p, least in zip(comparisons, corrected, smallest, strict=True)
+    ]
+
+
+def _step_down(values: Sequence[float]) -> list[float]:
+    """Each p value times how many are not smaller, and no less than what a smaller one became."""
+    order = sorted(range(len(values)), key=lambda i: values[i])
+    corrected, largest = [0.0] * len(values), 0.0
     for rank, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * comparisons[i].p))
-        corrected[i] = replace(comparisons[i], p_corrected=largest)
+        largest = max(largest, min(1.0, (len(order) - rank) * values[i]))
+        corrected[i] = largest
     return corrected

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from latebloom.errors import ConfigError
-from latebloom.report.arms import arms_figure
+from latebloom.report.arms import arms_figure, effects_figure
 from latebloom.report.charts import save_chart
 from latebloom.report.choices import choices_table, tried_table
+from latebloom.report.compared import Compared, comparison_tables, comparisons
 from latebloom.report.differences import differences_table
 from latebloom.report.figures import accuracy_figure, answer_figures, curve_figures
-from latebloom.report.panel import Panel, comparisons, panels
-from latebloom.report.statistics import Comparison
+from latebloom.report.panel import Panel, panels
 from latebloom.report.study_page import Section, study_page
-from latebloom.report.study_tables import accuracy_table, comparison_table, every_length_table, reach_table
+from latebloom.report.study_tables import accuracy_table, every_length_table, reach_table
 from latebloom.report.switches import switch_table
 from latebloom.report.tables import as_latex, as_markdown
 from latebloom.report.words import doubt, headline
@@ -39,10 +39,8 @@ def read_sections(paths: Sequence[Path]) -> list[Section]:
     return sections
 
 
-def _section(name: str, panel: Panel, compared: list[Comparison], tuning: list[RunRecord]) -> Section:
-    tables = {"accuracy": accuracy_table(panel), "reach": reach_table(panel)}
-    if compared:
-        tables["compared"] = comparison_table(panel, compared)
+def _section(name: str, panel: Panel, compared: Compared, tuning: list[RunRecord]) -> Section:
+    tables = {"accuracy": accuracy_table(panel), "reach": reach_table(panel), **comparison_tables(panel, compared)}
     if (switches := switch_table(panel)) is not None:
         tables["switches"] = switches
     if (differences := differences_table(panel)) is not None:
@@ -57,6 +55,7 @@ def _section(name: str, panel: Panel, compared: list[Comparison], tuning: list[R
         doubt=doubt(panel, compared),
         main=accuracy_figure(panel) if panel.shown else None,
         arms=arms_figure(panel),
+        effects=effects_figure(panel),
         answers=answer_figures(panel),
         curves=curve_figures(panel),
         tables=tables,

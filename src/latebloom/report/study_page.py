@@ -15,7 +15,6 @@ MOST_ROWS = 15
 """A longer table is folded."""
 MOST_IN_A_BROWSER = 2**53
 """Whole numbers beyond this are rounded when a browser reads JSON."""
-ARMS_NOTE = "A dot: the mean over seeds, with its 95% bootstrap interval. A tick: one seed."
 CURVES_NOTE = (
     "A line a seed. Dashed upright lines: the switch, which ends the delay. Accuracy is held out, and counts an "
     "answer also while training does not ask for it yet."
@@ -36,6 +35,8 @@ class Section:
     """None if no run has finished."""
     arms: Figure | None
     """Where there are too many arms for lines."""
+    effects: Figure | None
+    """Where the study says what its arms are held against."""
     answers: list[Figure]
     curves: list[Figure]
     tables: dict[str, Table]
@@ -43,7 +44,7 @@ class Section:
 
     @property
     def figures(self) -> list[Figure]:
-        return [*(figure for figure in (self.arms, self.main) if figure), *self.answers, *self.curves]
+        return [*(figure for figure in (self.arms, self.effects, self.main) if figure), *self.answers, *self.curves]
 
 
 def study_page(sections: Sequence[Section]) -> str:
@@ -81,9 +82,10 @@ def _add_section(page: Page, section: Section, studies: list[str]) -> None:
     page.add(f'<section><h2 id="{section.name}">{escape(_heading(section, studies))}</h2>')
     page.text(section.seen, "seen")
     page.text(section.doubt, "note")
-    if section.arms is not None:
-        page.chart(f"{section.name}-{section.arms.name}", section.arms.chart, titled=False)
-        page.text(ARMS_NOTE, "note")
+    for figure in (section.arms, section.effects):
+        if figure is not None:
+            page.chart(f"{section.name}-{figure.name}", figure.chart, titled=False)
+            page.text(figure.note, "note")
     if section.main is not None:
         folded = section.arms is not None  # so many lines are for those who look for one
         page.add('<details class="more"><summary>By length</summary>' * folded)
@@ -96,7 +98,9 @@ def _add_section(page: Page, section: Section, studies: list[str]) -> None:
     for name, heading in (
         ("accuracy", "Accuracy"),
         ("reach", "Reach and cliff"),
+        ("effects", "What each change does"),
         ("compared", "Arms compared"),
+        ("compared-far", "Arms compared far out"),
         ("switches", "When attention comes in"),
         ("differences", "What the arms differ in"),
         ("choices", "How settings were chosen"),

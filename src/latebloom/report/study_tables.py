@@ -1,12 +1,11 @@
-"""The tables of a study: accuracy, reach and cliff, and arms against each other."""
+"""The tables of a study: accuracy, reach and cliff."""
 
-from collections.abc import Sequence
 from statistics import median
 
 from latebloom.evaluation.interval import binomial_interval
 from latebloom.evaluation.result import HOLDS_AT, Evaluation, held_length
 from latebloom.report.panel import Panel
-from latebloom.report.statistics import Comparison, Estimate, mean_interval
+from latebloom.report.statistics import Estimate, mean_interval
 from latebloom.report.tables import EMPTY, MISSING, Cell, Table
 
 MULTIPLES = (1, 2, 3, 4, 8, 16, 32, 64)
@@ -55,25 +54,6 @@ def reach_table(panel: Panel) -> Table:
     )
 
 
-def comparison_table(panel: Panel, compared: Sequence[Comparison]) -> Table:
-    """Arms against each other at one length, the better first."""
-    length = panel.compared_length or 0
-    seeds = sorted({one.difference.seeds for one in compared})
-    floor = f" With {seeds[0]} shared seeds p cannot be below {smallest_p(seeds[0])}." if seeds and seeds[0] < 8 else ""
-    return Table(
-        title=f"Arms compared at length {length} ({length / panel.training_length:.3g}x): {panel.title}",
-        head=("first", "second", "difference", "ahead in", "Cliff's delta", "p", "p, corrected"),
-        rows=tuple(_compared(one) for one in compared),
-        note=(
-            "Difference: percentage points, the mean over shared seeds of first minus second, with its 95% bootstrap "
-            "interval. Cliff's delta: how often a seed of the first beats one of the second, less how often it is "
-            "beaten (-1 to 1). p: two-sided sign-flip permutation test over shared seeds, exact up to 16 of them; "
-            f"corrected after Holm for all comparisons of the study.{floor}"
-        ),
-        names=2,
-    )
-
-
 def accuracy_cell(panel: Panel, arm: str, length: int) -> Cell:
     """An accuracy with its interval over seeds, and how many there are if it is not all that the arm has."""
     estimate = panel.estimate(arm, length)
@@ -109,10 +89,6 @@ def p_value(p: float) -> str:
     return f"{p:.3f}" if p >= 0.001 else f"{p:.1g}"
 
 
-def smallest_p(seeds: int) -> str:
-    return p_value(min(1.0, 2.0 ** (1 - seeds)))
-
-
 def _main_lengths(panel: Panel) -> list[int]:
     wanted = {multiple * panel.training_length for multiple in MULTIPLES}
     shown = [length for length in panel.lengths if length in wanted]
@@ -141,19 +117,6 @@ def _reach(panel: Panel, evaluations: list[Evaluation]) -> tuple[Cell, ...]:
 def _share(part: int, whole: int) -> Cell:
     low, high = binomial_interval(part, whole)
     return Cell(f"{part} of {whole}", f"{low:.0%}, {high:.0%}" if whole > 1 else "")
-
-
-def _compared(one: Comparison) -> tuple[Cell, ...]:
-    tied = f", {one.tied} tied" if one.tied else ""
-    return (
-        Cell(one.first),
-        Cell(one.second),
-        points(one.difference),
-        Cell(f"{one.ahead} of {one.difference.seeds} seeds{tied}"),
-        Cell(f"{one.dominance:+.2f}"),
-        Cell(p_value(one.p)),
-        Cell(p_value(one.p_corrected)),
-    )
 
 
 def _over_seeds(panel: Panel, what: str) -> str:

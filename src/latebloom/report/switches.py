@@ -39,10 +39,9 @@ def switch_table(panel: Panel) -> Table | None:
     """A row for each arm that switches, beside the best fixed moment; None unless arms differ in the moment alone."""
     found = [one for arm in panel.shown if (one := _switches(panel, arm)) is not None]
     groups = [one.otherwise for one in found]
-    length = panel.compared_length
-    if length is None or len(set(groups)) == len(groups):
+    lengths = panel.near_and_far
+    if not lengths or len(set(groups)) == len(groups):
         return None
-    lengths = list(dict.fromkeys((length, panel.lengths[-1])))
     heads = [head for n in lengths for head in (times(panel, n), "behind the best fixed, points", "steps later")]
     return Table(
         title=f"When attention comes in: {panel.title}",

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from latebloom.evaluation.interval import binomial_interval
 from latebloom.evaluation.result import CLAIM, HOLDS_AT, Evaluation, held_length
+from latebloom.report.compared import SETTLED_AT, Compared
 from latebloom.report.panel import Panel
-from latebloom.report.statistics import Comparison
 
 MOST_TOLD = 4
 """Arms that a sentence names; of more, it names the best two and the last."""
-SETTLED_AT = 0.05
-"""A difference with a p value below this is not put down to chance."""
+MOST_DIFFERENCES = 6
+"""Differences that a sentence names; of more, it says how many there are."""
 
 
 def describe(name: str, evaluation: Evaluation) -> str:
@@ -82,7 +82,7 @@ def headline(panel: Panel) -> str:
     )
 
 
-def doubt(panel: Panel, compared: Sequence[Comparison]) -> str:
+def doubt(panel: Panel, compared: Compared) -> str:
     """How far the headline can be trusted: how many seeds, what is missing, and whether they settle who is ahead."""
     if not panel.standings:
         return ""
@@ -95,7 +95,7 @@ def doubt(panel: Panel, compared: Sequence[Comparison]) -> str:
     missing = [arm for arm in panel.arms if arm not in panel.shown]
     if missing:
         text += f" No run of {row(missing)} has finished."
-    return text + _settled(panel, compared)
+    return text + (_settled_against(panel, compared) if panel.against else _settled(panel, compared))
 
 
 def _who_holds(panel: Panel) -> str:
@@ -123,12 +123,35 @@ def _are_guessing(panel: Panel) -> bool:
     return True
 
 
-def _settled(panel: Panel, compared: Sequence[Comparison]) -> str:
+def _settled_against(panel: Panel, compared: Compared) -> str:
+    """Which arms differ from those that they are held against by more than chance."""
+    every = [one for several in compared.values() for one in several]
+    if not every:
+        return ""
+    many = max(one.together for one in every)
+    if min(one.smallest_corrected for one in every) >= SETTLED_AT:
+        return f" So few seeds cannot settle which of {many} differences between arms are chance."
+    told = []
+    for length, several in compared.items():
+        settled = [one for one in several if one.p_corrected < SETTLED_AT]
+        names = [
+            one.first if len(panel.against[one.first]) == 1 else f"{one.first} against {one.second}" for one in settled
+        ]
+        many_names = f"{len(names)} of {len(several)} arms"
+        told.append(f"{many_names if len(names) > MOST_DIFFERENCES else row(names or ['none'])} at length {length}")
+    return (
+        f" Different from what they are held against by more than chance (p below {SETTLED_AT:g}, corrected for {many} "
+        f"comparisons): {'; '.join(told)}."
+    )
+
+
+def _settled(panel: Panel, compared: Compared) -> str:
     """The best arm against the next, if they share seeds."""
-    if len(panel.standings) < 2:
+    if len(panel.standings) < 2 or panel.compared_length is None:
         return ""
     best, second = (arm for arm, _ in panel.standings[:2])
-    one = next((one for one in compared if (one.first, one.second) == (best, second)), None)
+    pairs = compared[panel.compared_length]
+    one = next((one for one in pairs if (one.first, one.second) == (best, second)), None)
     if one is None:
         return ""
     gap = f"{100 * abs(one.difference.mean):.1f} percentage points over {one.difference.seeds} shared seeds"
@@ -139,8 +162,8 @@ def _settled(panel: Panel, compared: Sequence[Comparison]) -> str:
     ahead = f" {best} is ahead of {second} by {gap}"
     if one.p_corrected < SETTLED_AT:
         return f"{ahead} (p = {one.p_corrected:.2g}, corrected)."
-    if one.smallest_p >= SETTLED_AT:
-        how_sure = f"p = {one.p:.3g}, and {one.smallest_p:.3g} at best"
+    if one.smallest_corrected >= SETTLED_AT:
+        how_sure = f"p = {one.p_corrected:.3g}, corrected, and {one.smallest_corrected:.3g} at best"
         return f"{ahead}; so few seeds cannot settle whether that is chance ({how_sure})."
     return f"{ahead}, which could be chance (p = {one.p_corrected:.2g}, corrected)."
 

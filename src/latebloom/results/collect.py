@@ -24,6 +24,8 @@ class StudyRun:
     arm: str
     config: RunConfig
     folder: Path
+    against: tuple[str, ...] = ()
+    """The arms that its arm is held against."""
 
     @property
     def seed(self) -> int:
@@ -34,7 +36,8 @@ def collect(run: StudyRun, failure: str | None = None) -> RunRecord:
     """What a run's folder holds; one that is not finished becomes a record of its failure."""
     folder = RunFolder(run.folder)
     names: dict[str, Any] = {"study": run.study, "task": run.task, "arm": run.arm, "seed": run.seed}
-    about = {
+    about: dict[str, Any] = {
+        "against": run.against,
         "training_length": run.config.training.length,
         "config": json.dumps(run.config.to_json()),
         "config_hash": run.config.hash,

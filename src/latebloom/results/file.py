@@ -27,6 +27,8 @@ ALWAYS = ("sum", "recall")
 """Answers whose columns are there even if no task asks for them."""
 RUN_NUMBERS = ("switch_step", "steps", "seconds", "stacked")
 RUN_TEXTS = ("failure", "config", "config_hash", "versions", "machine", "commit", "command")
+AGAINST = "against"
+"""A column that files of before it was there lack, which says that every arm was compared with every other."""
 NEVER_NULL = (*KEY, "config", "config_hash", "command")
 
 
@@ -55,6 +57,7 @@ def schema(answers: Iterable[str] = ALWAYS) -> dict[str, Any]:
         "stacked": pl.Int32,
         **texts,
         "curve": pl.List(point),
+        AGAINST: pl.List(pl.String),
     }
 
 
@@ -108,6 +111,8 @@ def read_frame(path: Path) -> "polars.DataFrame":
         raise ResultsError(f"results: {path} is a parquet file of something else; it has no mark {MARK}")
     if mark != FORMAT:
         raise ResultsError(f"results: {path} has format {mark}; this version reads {FORMAT}")
+    if AGAINST not in frame.columns:
+        frame = frame.with_columns(pl.lit([], dtype=pl.List(pl.String)).alias(AGAINST))
     wanted = schema()
     lacking = [name for name in wanted if name not in frame.columns]
     if lacking:
@@ -128,6 +133,7 @@ def _rows(record: RunRecord) -> Iterable[dict[str, Any]]:
         **{name: getattr(record, name) for name in (*KEY, *RUN_NUMBERS)},
         **{name: getattr(record, name) for name in RUN_TEXTS},
         "curve": [vars(point) for point in record.curve],
+        AGAINST: list(record.against),
     }
     evaluation = record.evaluation
     if evaluation is None:
@@ -160,7 +166,9 @@ def _records(frame: "polars.DataFrame", path: Path) -> Iterable[RunRecord]:
         except (TypeError, ValueError):
             raise ResultsError(f"results: {path} has counts that make no sense for {names}") from None
         own = (*KEY, *RUN_NUMBERS, *RUN_TEXTS)
-        yield RunRecord(evaluation=evaluation, curve=tuple(curve), **{name: first[name] for name in own})
+        against = tuple(first[AGAINST] or ())
+        of_run = {name: first[name] for name in own}
+        yield RunRecord(evaluation=evaluation, curve=tuple(curve), against=against, **of_run)
 
 
 def _evaluation(rows: list[dict[str, Any]]) -> Evaluation:

@@ -48,6 +48,8 @@ class RunRecord:
     command: str
     """A line for the shell that repeats the run."""
     curve: tuple[CurvePoint, ...] = ()
+    against: tuple[str, ...] = ()
+    """The arms that its arm is held against; if no arm says so, all are compared with each other."""
 
     @property
     def key(self) -> tuple[str, str, int, str, int]:

@@ -173,7 +173,7 @@ def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failur
                 }
             )
         runs += [
-            StudyRun(name, arm.task, arm.name, replace(config, seed=seed), place / f"seed-{seed}")
+            StudyRun(name, arm.task, arm.name, replace(config, seed=seed), place / f"seed-{seed}", arm.others)
             for seed in plan.seeds_of(arm)
         ]
     if told:

@@ -25,29 +25,33 @@ def holding(scale: Scale) -> Plan:
     base = at_rate(base_config(size, composite()), rate)
     dat = delayed(base)
     at_its_best = disturbed(with_attention(base, sharpen=True), size)
-    ramp, full = max(1, size.steps // 10), base.training.full
+    ramp = max(1, size.steps // 10)
     arms = [
         Arm("dat", dat),
         # Frozen attention whose output is zero would be a bypass, so it is compared with "random output".
-        Arm("freeze", delayed(_random_output(base), hold="freeze")),
-        Arm("ramp", delayed(base, hold="ramp", ramp_steps=ramp)),
-        Arm("random output", _random_output(dat)),
-        Arm("no look-back", with_attention(dat, look_back=False)),
-        Arm("sharpened", with_attention(dat, sharpen=True)),
-        Arm("recall withheld", delayed(base, withhold=("recall",))),
-        Arm("recurrence at 0.3", replace(dat, training=replace(dat.training, recurrence_factor=0.3))),
-        Arm("half the rate after", at_rate(dat, rate, rate / 2)),
-        Arm("state noise", disturbed(dat, size)),
+        Arm("freeze", delayed(_random_output(base), hold="freeze"), against="random output"),
+        Arm("ramp", delayed(base, hold="ramp", ramp_steps=ramp), against="dat"),
+        Arm("random output", _random_output(dat), against="dat"),
+        Arm("no look-back", with_attention(dat, look_back=False), against="dat"),
+        Arm("sharpened", with_attention(dat, sharpen=True), against="dat"),
+        Arm("recall withheld", delayed(base, withhold=("recall",)), against="dat"),
+        Arm("recurrence at 0.3", replace(dat, training=replace(dat.training, recurrence_factor=0.3)), against="dat"),
+        Arm("half the rate after", at_rate(dat, rate, rate / 2), against="dat"),
+        Arm("state noise", disturbed(dat, size), against="dat"),
         # The delay brings a second warm-up and decay of the rate: what of its effect is that?
-        Arm("no restart", replace(dat, training=replace(dat.training, restart=False))),
-        Arm("joint", base),
-        Arm("joint (restarted)", replace(base, training=replace(base.training, full=replace(full, cycles=2)))),
-        Arm("joint (state noise)", disturbed(base, size)),
+        Arm("no restart", replace(dat, training=replace(dat.training, restart=False)), against="dat"),
+        Arm("joint", base, against="dat"),
+        Arm("joint (restarted)", _restarted(base), against="joint"),
+        Arm("joint (state noise)", disturbed(base, size), against="joint"),
         # What of it is the delay of attention, what that of the question?
-        Arm("recall withheld (none held)", delayed(base, hold="none", withhold=("recall",))),
-        # The first study's form: four changes at once.
+        Arm(
+            "recall withheld (none held)",
+            delayed(base, hold="none", withhold=("recall",)),
+            against=("recall withheld", "joint (restarted)"),
+        ),
+        # The first study's form: four changes at once, so it is held against nothing.
         Arm("staged", staged(at_its_best)),
-        Arm("staged (none held)", staged(at_its_best, hold="none")),
+        Arm("staged (none held)", staged(at_its_best, hold="none"), against="staged"),
     ]
     for name, settings in {
         "outcome": {"supervision": "outcome"},
@@ -55,9 +59,13 @@ def holding(scale: Scale) -> Plan:
         "interleaved": {"order": "interleaved"},
     }.items():
         task = composite(**settings)
-        arms.append(Arm(f"dat ({name})", replace(dat, task=task)))
-        arms.append(Arm(f"joint ({name})", replace(base, task=task)))
+        arms.append(Arm(f"dat ({name})", replace(dat, task=task), against=("dat", f"joint ({name})")))
+        arms.append(Arm(f"joint ({name})", replace(base, task=task), against="joint"))
     return Plan(arms, range(size.seeds))
+
+
+def _restarted(run: RunConfig) -> RunConfig:
+    return replace(run, training=replace(run.training, full=replace(run.training.full, cycles=2)))
 
 
 def _random_output(run: RunConfig) -> RunConfig:

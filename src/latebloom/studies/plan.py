@@ -38,10 +38,19 @@ class Arm:
     """Arms of one group are compared with each other; the task's name unless given."""
     seeds: Sequence[int] = ()
     """Seeds of its own, where it takes fewer or more than the study's others; the study's unless given."""
+    against: str | tuple[str, ...] = ()
+    """The arm of its group, or several, that it is held against, such as the one that it differs from in one thing.
+    Where arms say so, only these pairs are compared: the fewer comparisons, the more each can show. Unless any does,
+    all arms of a group are compared with each other."""
 
     @property
     def task(self) -> str:
         return self.group or self.config.task.name
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The names of the arms that it is held against."""
+        return (self.against,) if isinstance(self.against, str) else tuple(self.against)
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,11 @@ class Plan:
         if len(set(names)) != len(names):
             double = next(name for name in names if names.count(name) > 1)
             raise ConfigError(f"two arms of a study are called {double[1]} in {double[0]}; each name stands for one")
+        for arm in self.arms:
+            beside = [other.name for other in self.arms if other.task == arm.task and other is not arm]
+            for other in arm.others:
+                if other not in beside:
+                    raise unknown(f"arm {arm.name}: against", other, beside or [f"none, no other arm is on {arm.task}"])
         reported = [(self.seeds, "seeds"), *((arm.seeds, f"arm {arm.name}: seeds") for arm in self.arms)]
         held_out = [(self.tuning_seeds, "tuning_seeds"), (self.second_round, "second_round")]
         for kept, what in held_out:

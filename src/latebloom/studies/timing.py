@@ -35,9 +35,11 @@ def timing(scale: Scale) -> Plan:
 def _arms(size: Size, task: Task, rate: float) -> Iterator[Arm]:
     run = at_rate(base_config(size, task, hybrid(width=size.width, **SHARPENED)), rate)
     run = disturbed(run, size)
+    when = {multiple: f"when beyond {multiple}x ({rate:g})" for multiple in BEYOND}
+    default = when[BEYOND[0]]
     for percent in PERCENTS:
-        yield Arm(f"at {percent}% ({rate:g})", staged(run, at_fraction(percent / 100)))
-    for multiple in BEYOND:
+        yield Arm(f"at {percent}% ({rate:g})", staged(run, at_fraction(percent / 100)), against=default)
+    for multiple, name in when.items():
         bar = when_beyond(multiple=multiple, every=max(10, size.steps // 50), latest=int(0.9 * size.steps))
-        yield Arm(f"when beyond {multiple}x ({rate:g})", staged(run, bar))
-    yield Arm(f"joint ({rate:g})", run)
+        yield Arm(name, staged(run, bar), against=() if name == default else default)
+    yield Arm(f"joint ({rate:g})", run, against=default)
