@@ -337,11 +337,11 @@ def _once(table: Table, told: set[str]) -> str:
 
 
 def draw(study: str, image: Path) -> None:
-    """The composite task's picture: lines by length, the arms side by side where there are many, or what each change
-    does where that is the question."""
-    panel = composite(study)
-    figure = effects_figure(panel) if study == "holding" else arms_figure(panel)
-    save_chart((figure or accuracy_figure(panel)).chart, image)
+    """The composite task's picture: lines by length; the arms side by side where they are many; or what each change
+    does, where that is the question."""
+    figure = {"paper": accuracy_figure, "timing": arms_figure, "holding": effects_figure}[study](composite(study))
+    assert figure is not None
+    save_chart(figure.chart, image)
 
 
 def write_or_check_report() -> None:

@@ -70,7 +70,7 @@ def hover(browser: Browser, run: str) -> str:
 
 def test_charts_are_drawn_and_a_point_tells_its_value(opened, page):
     browser = opened(page)
-    assert browser.value("[...document.querySelectorAll('section > figure svg.marks')].length") == 2
+    assert browser.value("[...document.querySelectorAll('section > figure svg.marks')].length") == 4
     text = hover(browser, "joint")
     assert re.search(r"run:?\s+joint\s+length:?\s+10\s+accuracy:?\s+\d\d\.\d%\s+95% interval:?\s+\d\d\.\d% to", text)
     assert "3 seeds" in text

@@ -169,6 +169,11 @@ FAILED = [record("mamba", 0, None, failure="x")]
         (two(0.003, 0.0, 1)[1:], "It does not hold 90% there, nor is it clearly above guessing.", "One seed"),
         ([record("dat", i, evaluation({75: n})) for i, n in enumerate((0.0, 0.8))], "It does not hold 90% there.", ""),
         (two(0.95, 0.95, 2), "All hold 90% there.", "joint and dat are level."),
+        (
+            [*two(0.95, 0.95, 2), record("dat", 2, evaluation({75: 1.0})), record("joint", 2, evaluation({75: 0.999}))],
+            "All hold 90% there.",
+            "dat and joint are level to 0.05 percentage points.",
+        ),
         (two(0.98, 0.25), "dat gets every answer right on 98.0%", "One seed each: there are no error bars"),
         (two(0.98, 0.25)[1:], "dat gets every answer right on 98.0%. It holds 90% there.", "One seed"),
         (FAILED, "No run on composite has finished.", ""),
@@ -403,8 +408,26 @@ def test_many_arms_are_drawn_side_by_side_with_every_seed():
     assert far["value"] == pytest.approx(0.6)
     of_first = [point["value"] for point in points if point["arm"] == "arm 0" and "seed" in point]
     assert of_first == pytest.approx([0.5, 0.6, 0.7, 0.0, 0.0, 0.0])
-    few = only([one for one in records if one.arm in names[:MOST_LINES]])
-    assert arms_figure(few) is None
+
+
+def test_few_arms_have_lines_first_and_then_every_seed(tmp_path):
+    few = study(seeds=3)
+    assert arms_figure(only(few)) is not None
+    assert arms_figure(only([run for run in few if run.seed == 0])) is None  # the lines show that seed
+    write_results(tmp_path / "a.parquet", few)
+    page = study_page(read_sections([tmp_path / "a.parquet"]))
+    assert page.index("paper-composite-25-accuracy") < page.index("paper-composite-25-arms")
+    assert "<summary>By length</summary>" not in page
+
+
+def test_single_runs_whose_seeds_differ_are_said_to():
+    told = doubt(*both(only([record("joint", 0, evaluation({75: 0.5})), record("dat", 5, evaluation({75: 0.9}))])))
+    assert "Their seeds differ (joint has 0 and dat has 5)" in told
+    assert "differ" not in doubt(*both(only(two(0.98, 0.25))))
+
+
+def both(panel):
+    return panel, *comparisons([panel])
 
 
 def test_a_headline_counts_the_arms_that_hold_where_they_are_many():

@@ -19,9 +19,14 @@ LEFT_OF_ZERO = 'datum.value < 0 ? "−" : datum.value > 0 ? "+" : ""'
 """The sign before the label of a difference."""
 
 
+def is_crowded(panel: Panel) -> bool:
+    """Whether there are too many arms for lines."""
+    return len(panel.shown) > MOST_LINES
+
+
 def arms_figure(panel: Panel) -> Figure | None:
-    """Every arm at three times the training length and at the longest; None where lines by length can be read."""
-    if len(panel.shown) <= MOST_LINES:
+    """Every arm and seed at three times the training length and at the longest; None where lines say as much."""
+    if panel.is_single and not is_crowded(panel):
         return None
     by_arm = {(arm, length): panel.by_seed(arm, length) for length in panel.near_and_far for arm in panel.shown}
     rows = [row for place, by_seed in by_arm.items() for row in _rows(panel, *place, by_seed)]

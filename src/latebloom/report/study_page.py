@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from latebloom.report.arms import is_crowded
 from latebloom.report.figures import Figure
 from latebloom.report.page import Page
 from latebloom.report.panel import Panel
@@ -34,7 +35,7 @@ class Section:
     main: Figure | None
     """None if no run has finished."""
     arms: Figure | None
-    """Where there are too many arms for lines."""
+    """Every seed near and far; None where the main picture has all of them."""
     effects: Figure | None
     """Where the study says what its arms are held against."""
     answers: list[Figure]
@@ -82,16 +83,17 @@ def _add_section(page: Page, section: Section, studies: list[str]) -> None:
     page.add(f'<section><h2 id="{section.name}">{escape(_heading(section, studies))}</h2>')
     page.text(section.seen, "seen")
     page.text(section.doubt, "note")
+    folded = is_crowded(panel)  # so many lines are for those who look for one
+    if not folded:
+        _add_main(page, section)
     for figure in (section.arms, section.effects):
         if figure is not None:
             page.chart(f"{section.name}-{figure.name}", figure.chart, titled=False)
             page.text(figure.note, "note")
-    if section.main is not None:
-        folded = section.arms is not None  # so many lines are for those who look for one
-        page.add('<details class="more"><summary>By length</summary>' * folded)
-        page.chart(f"{section.name}-{section.main.name}", section.main.chart, titled=False)  # the heading says it
-        page.text(_caption(panel), "note")
-        page.add("</details>" * folded)
+    if folded:
+        page.add('<details class="more"><summary>By length</summary>')
+        _add_main(page, section)
+        page.add("</details>")
     if panel.failures:
         failed = "; ".join(f"{run.arm}, seed {run.seed}: {run.failure}" for run in panel.failures)
         page.text(f"Runs that did not finish, and are missing everywhere: {failed}.", "note")
@@ -125,6 +127,12 @@ def _add_section(page: Page, section: Section, studies: list[str]) -> None:
             page.text(note, "note")
             page.add("</details>")
     page.add("</section>")
+
+
+def _add_main(page: Page, section: Section) -> None:
+    if section.main is not None:
+        page.chart(f"{section.name}-{section.main.name}", section.main.chart, titled=False)  # the heading says it
+        page.text(_caption(section.panel), "note")
 
 
 def _caption(panel: Panel) -> str:

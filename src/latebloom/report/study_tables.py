@@ -45,9 +45,9 @@ def reach_table(panel: Panel) -> Table:
         rows=tuple(rows),
         note=(
             f"Reach: the longest tested length, in training lengths, up to which accuracy is {HOLDS_AT:.0%} or more at "
-            "every tested length; a seed that holds to the end could reach further than was tested. Cliff: "
-            f"{HOLDS_AT:.0%} or more at the training length and less than half of that within twice it; at the median "
-            "over the seeds that have one. "
+            f"every tested length; 0x where it is less at the shortest{_shortest(panel)}. A seed that holds to the end "
+            f"could reach further than was tested. Cliff: {HOLDS_AT:.0%} or more at the training length and less than "
+            "half of that within twice it; at the median over the seeds that have one. "
             + _over_seeds(panel, "Mean over seeds")
             + ("" if panel.is_single else " Share of seeds: exact 95% interval.")
         ),
@@ -112,6 +112,10 @@ def _reach(panel: Panel, evaluations: list[Evaluation]) -> tuple[Cell, ...]:
         _share(len(cliffs), len(tested)) if tested else EMPTY,
         Cell(f"{median(cliffs):g}" if cliffs else MISSING if not tested else "none"),
     )
+
+
+def _shortest(panel: Panel) -> str:
+    return f" ({panel.lengths[0]})" if panel.lengths else ""
 
 
 def _share(part: int, whole: int) -> Cell:

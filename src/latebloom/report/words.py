@@ -9,6 +9,8 @@ from latebloom.report.panel import Panel
 
 MOST_TOLD = 4
 """Arms that a sentence names; of more, it names the best two and the last."""
+LEVEL_WITHIN = 0.0005
+"""A difference in accuracy that a tenth of a percentage point does not show."""
 MOST_DIFFERENCES = 6
 """Differences that a sentence names; of more, it says how many there are."""
 
@@ -88,6 +90,9 @@ def doubt(panel: Panel, compared: Compared) -> str:
         return ""
     if panel.is_single:
         text = "One seed each: there are no error bars, and another seed may say something else."
+        if len(panel.seeds) > 1:
+            seeds = [f"{arm} has {seed}" for arm in panel.shown for seed in panel.finished[arm]]
+            text += f" Their seeds differ ({row(seeds)}), so more than the arms does."
     else:
         numbers = sorted({one.seeds for _, one in panel.standings})
         many = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
@@ -157,6 +162,8 @@ def _settled(panel: Panel, compared: Compared) -> str:
     gap = f"{100 * abs(one.difference.mean):.1f} percentage points over {one.difference.seeds} shared seeds"
     if one.difference.mean == 0:
         return f" {best} and {second} are level."
+    if abs(one.difference.mean) < LEVEL_WITHIN:
+        return f" {best} and {second} are level to {100 * LEVEL_WITHIN:g} percentage points."
     if one.difference.mean < 0:  # the better mean over all seeds need not be the better one over shared seeds
         best, second = second, best
     ahead = f" {best} is ahead of {second} by {gap}"
