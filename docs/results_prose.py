@@ -320,22 +320,29 @@ def told_from_chance(panel: Panel) -> Iterator[str]:
     """Which arms of the third study differ from what they are held against, near and far."""
     (compared,) = comparisons([panel])
     near, far = ([one for one in compared[at(panel, m)] if one.p_corrected < SETTLED_AT] for m in (NEAR, FAR))
-    several = [arm for arm, others in panel.against.items() if len(others) > 1]
-    names = [f"`{one.first}`{f' against `{one.second}`' if one.first in several else ''}" for one in near]
+    of_several = [arm for arm, others in panel.against.items() if len(others) > 1]
+    names = [f"`{one.first}`{f' (than `{one.second}`)' if one.first in of_several else ''}" for one in near]
+    assert all(one.difference.mean < 0 for one in (*near, *far))
     yield (
-        f"corrected for these {near[0].together} comparisons, {word(seeds(panel, 'dat'))} seeds tell {word(len(near))} "
-        f"from chance at three times the length: {row(names)}"
+        f"Corrected for these {near[0].together} comparisons, {word(seeds(panel, 'dat'))} seeds tell {word(len(near))} "
+        f"arms from chance at three times the length, all of them behind: {row(names)}"
     )
+    ((only, least),) = {(p_value(one.p_corrected), p_value(one.smallest_corrected)) for one in (*near, *far)}
+    assert only == least
+    assert (near[0].together + 1) * near[0].smallest_p >= SETTLED_AT
+    yield f"All of these are at p {only}, the least that {word(seeds(panel, 'dat'))} seeds can give"
     assert [(one.first, one.second) for one in near[: len(far)]] == [(one.first, one.second) for one in far]
     yield f"The first {word(len(far))} are also told at sixteen times"
     others = [one for several in compared.values() for one in several if one.p_corrected >= SETTLED_AT]
     yield f"For all others p is {min(one.p_corrected for one in others):.3f} or more, corrected"
-    pair = ("recall withheld (none held)", "joint (restarted)")
-    gained = next(one for one in compared[at(panel, NEAR)] if (one.first, one.second) == pair)
-    yield f"points are not told from chance: p is {gained.p_corrected:.2f}, corrected"
+    lost, gained = (one for one in compared[at(panel, NEAR)] if one.first == "recall withheld (none held)")
+    yield (
+        f"Neither those {100 * gained.difference.mean:.0f} nor the {-100 * lost.difference.mean:.0f} that are left are "
+        f"told from chance, corrected (p {gained.p_corrected:.2f} and {lost.p_corrected:.2f})"
+    )
     orders = ("dat (pairs-first)", "dat (interleaved)")
     assert not any(one.first in orders and one.second.startswith("joint") for one in near)
-    yield "with digits first alone it is so beyond chance"
+    yield "only with digits first is that more than chance"
 
 
 def seeds(panel: Panel, arm: str) -> int:

@@ -339,7 +339,12 @@ def _once(table: Table, told: set[str]) -> str:
 def draw(study: str, image: Path) -> None:
     """The composite task's picture: lines by length; the arms side by side where they are many; or what each change
     does, where that is the question."""
-    figure = {"paper": accuracy_figure, "timing": arms_figure, "holding": effects_figure}[study](composite(study))
+    panel = composite(study)
+    figure = {
+        "paper": accuracy_figure,
+        "timing": arms_figure,
+        "holding": lambda panel: effects_figure(panel, *comparisons([panel])),
+    }[study](panel)
     assert figure is not None
     save_chart(figure.chart, image)
 

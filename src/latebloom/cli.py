@@ -67,7 +67,7 @@ def train(
         config: A JSON file with a configuration; - for standard input.
         out: The run's folder; runs/NAME-HASH unless given. With --out alone, the run in it goes on.
         seed: Decides first weights and data; the configuration's unless given.
-        seeds: So many runs, this seed and those after it, a folder each: one program on a GPU, a process a core else.
+        seeds: So many runs, this seed and those after it, a folder each: one program on a GPU, else a process a core.
         device: Where to train; CUDA where there is one.
         track: Show the numbers while it goes on; each of these is an extra to install.
     """
@@ -246,26 +246,30 @@ def study(
 
 
 def report(
-    paths: Annotated[Positional[tuple[Path, ...]], said(metavar="PATH ...")], /, *, out: Path = Path("report")
+    paths: Annotated[Positional[tuple[Path, ...]], said(metavar="PATH ...")],
+    /,
+    *,
+    out: Out = None,
 ) -> None:
     """A page, pictures and tables from results, without running anything.
 
     Args:
-        paths: Results files and folders of studies, of single runs or of many seeds; these are set side by side.
-        out: The folder for index.html, figures/ and tables/.
+        paths: Results files, folders of studies, and folders of runs, which are set side by side as arms.
+        out: The folder for index.html, figures/ and tables/; report unless given.
     """
     from latebloom.report.study import read_sections, write_report
     from latebloom.report.terminal import say, show_table
 
     if not paths:
         raise ConfigError("report: give results files or folders of runs, such as results/paper.parquet or runs/mine")
+    folder = _folder(out) or Path("report")
     sections = read_sections(paths)
-    page = write_report(sections, out)
+    page = write_report(sections, folder)
     console = Console()
     for section in sections:
         show_table(console, section.tables["accuracy"])
         say(console, f"{section.seen} {section.doubt}\n")
-    say(console, f"Page: {page}   Figures: {out / 'figures'}   Tables: {out / 'tables'}")
+    say(console, f"Page: {page}   Figures: {folder / 'figures'}   Tables: {folder / 'tables'}")
 
 
 def list_() -> None:

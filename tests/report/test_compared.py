@@ -8,7 +8,6 @@ from synthetic import evaluation, record, study
 from latebloom.report.arms import effects_figure
 from latebloom.report.compared import comparison_tables, comparisons
 from latebloom.report.panel import panels
-from latebloom.report.statistics import mean_interval
 from latebloom.report.study import read_sections, write_report
 from latebloom.report.words import doubt
 from latebloom.results.file import write_results
@@ -17,13 +16,12 @@ LEVELS = {"dat": (0.98, 0.9), "ramp": (0.97, 0.95), "joint": (0.3, 0.1), "joint 
 AGAINST = {"ramp": ("dat",), "joint": ("dat",), "joint (late)": ("joint", "dat")}
 
 
-def runs(seeds: int = 10, **changes: tuple[str, ...]):
+def runs(seeds: int = 10):
     """Four arms, the later of which are held against others; every seed is a little off."""
-    against = AGAINST | changes
     return [
         replace(
             record(arm, seed, evaluation({25: 1.0, 75: near - seed / 1000, 400: far - seed / 500 * (arm == "ramp")})),
-            against=against.get(arm, ()),
+            against=AGAINST.get(arm, ()),
         )
         for arm, (near, far) in LEVELS.items()
         for seed in range(seeds)
@@ -62,14 +60,14 @@ def test_fewer_comparisons_settle_with_as_many_seeds_what_all_pairs_cannot():
         for seed in range(10)
     ]
     panel, compared = only(records)
-    assert "change 7" in names
     assert max(one.p_corrected for one in compared[75]) < 0.05
-    assert "24 of 24 arms at length 75" in doubt(panel, compared)
+    assert "corrected for the study's 24 comparisons at each length): at length 75 24 are behind." in (
+        doubt(panel, compared)
+    )
     every, all_pairs = only([replace(run, against=()) for run in records])
     assert min(one.p_corrected for one in all_pairs[75]) > 0.5
-    assert "With 10 shared seeds and so many comparisons it cannot be below 0.586." in (
-        comparison_tables(every, all_pairs)["compared"].note
-    )
+    note = comparison_tables(every, all_pairs)["compared"].note
+    assert "for the 300 pairs that the study compares this far out. With 10 shared seeds it is 0.586 at best." in note
 
 
 def test_an_arm_whose_counterpart_has_not_finished_is_not_compared_and_still_shown():
@@ -83,6 +81,32 @@ def test_an_arm_whose_counterpart_has_not_finished_is_not_compared_and_still_sho
         ["ramp", "dat"],
         ["joint (late)", "dat"],
     ]
+
+
+def test_where_nothing_is_left_of_what_arms_are_held_against_no_others_are_compared_instead():
+    records = [run for run in runs() if run.arm in ("ramp", "joint")]
+    records += [record("dat", seed, None, failure="x") for seed in range(10)]
+    panel, compared = only(records)
+    assert not any(compared.values())
+    assert comparison_tables(panel, compared) == {}
+    assert effects_figure(panel, compared) is None
+    assert doubt(panel, compared) == "Means over 10 seeds. No run of dat has finished."
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_runs_of_before_arms_could_say_so_count_as_those_beside_them(first):
+    new, old = runs(), [replace(run, against=(), seed=run.seed + 10) for run in runs()]
+    _, compared = only((new + old, old + new)[first])
+    assert [one.difference.seeds for one in compared[75]] == [20] * 4
+
+
+def test_near_and_far_are_corrected_apart_and_each_by_its_own_number():
+    records = [run if run.arm != "joint" else replace(run, evaluation=evaluation({25: 1.0, 75: 0.3})) for run in runs()]
+    panel, compared = only(records)  # joint was not tested far
+    assert {length: {one.together for one in several} for length, several in compared.items()} == {75: {4}, 400: {2}}
+    note = comparison_tables(panel, compared)["effects"].note
+    assert "for the 4 pairs that the study compares near, and apart from these for the 2 pairs far." in note
+    assert "corrected for the study's 4 and 2 comparisons at each length" in doubt(panel, compared)
 
 
 def test_the_table_says_what_each_change_does_near_and_far():
@@ -100,18 +124,21 @@ def test_the_table_says_what_each_change_does_near_and_far():
 def test_the_sentence_names_the_arms_that_differ():
     panel, compared = only(runs())
     assert doubt(panel, compared).endswith(
-        "Different from what they are held against by more than chance (p below 0.05, corrected for 4 comparisons): "
-        "ramp, joint and joint (late) against dat at length 75; ramp, joint and joint (late) against dat at length 400."
+        "Other than what they are held against by more than chance (p below 0.05, corrected for the study's 4 "
+        "comparisons at each length): at length 75 ramp, joint and joint (late) [against dat] are behind; at length "
+        "400 ramp is ahead and joint and joint (late) [against dat] are behind."
     )
     few, compared = only(runs(seeds=3))
-    assert "So few seeds cannot settle which of 4 differences between arms are chance." in doubt(few, compared)
+    assert "at length 75 so few seeds cannot settle any; at length 400 so few" in doubt(few, compared)
+    note = comparison_tables(few, compared)["effects"].note
+    assert "With 3 shared seeds it is 1.000 at best." in note
 
 
 def test_the_picture_has_every_difference_with_its_seeds():
-    panel, _ = only(runs())
-    figure = effects_figure(panel)
+    panel, compared = only(runs())
+    figure = effects_figure(panel, compared)
     assert figure is not None
-    assert "or else of dat, seed by seed" in figure.note
+    assert "ahead of the arm named under it, or of dat, seed by seed" in figure.note
     points = figure.chart["datasets"]["points"]
     means = {(point["arm"], point["at"]): point for point in points if "seed" not in point}
     assert list(dict.fromkeys(arm for arm, _ in means)) == [
@@ -121,11 +148,12 @@ def test_the_picture_has_every_difference_with_its_seeds():
         "joint (late)",
     ]
     differences = [point["value"] for point in points if point["arm"] == "ramp" and "seed" in point]
-    assert differences == pytest.approx([-0.01] * 10 + [0.05 - seed / 500 for seed in range(10)])
+    assert differences == pytest.approx([-1.0] * 10 + [5 - seed / 5 for seed in range(10)])  # in points
     far = means["ramp", "16x (400)"]
-    expected = mean_interval(differences[10:])
-    assert (far["value"], far["low"], far["high"]) == pytest.approx((expected.mean, expected.low, expected.high))
-    assert effects_figure(only(study(seeds=3))[0]) is None
+    assert far["value"] == pytest.approx(4.1)
+    assert 3.2 < far["low"] < 4.1 < far["high"] < 5.0
+    assert far["interval"] == f"+{far['low']:.1f} to +{far['high']:.1f}"
+    assert effects_figure(*only(study(seeds=3))) is None
 
 
 def test_the_report_has_the_picture_and_the_table(tmp_path):

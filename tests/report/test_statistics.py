@@ -98,7 +98,27 @@ def test_arms_are_compared_over_the_seeds_that_both_have():
 
 
 def compared(p: float) -> Comparison:
-    return Comparison("a", "b", mean_interval([0.1, 0.2]), 2, 0, 1.0, p, p)
+    return Comparison("a", "b", mean_interval([0.1, 0.2]), 2, 0, 1.0, p, p, 0.5)
+
+
+def test_the_smallest_p_is_what_the_test_gives_when_every_seed_says_the_same():
+    for seeds in (2, 3, 7, 16, 30):  # of 30 seeds' flips those that are drawn do not hit it by chance
+        found = compare_arms("a", "b", dict.fromkeys(range(seeds), 0.9), dict.fromkeys(range(seeds), 0.1))
+        assert found is not None
+        assert found.p == pytest.approx(found.smallest_p)
+        assert found.smallest_corrected == found.smallest_p
+
+
+def test_what_a_corrected_p_can_be_at_best_depends_on_the_seeds_of_all():
+    made = [
+        compare_arms("a", "b", dict.fromkeys(range(seeds), 0.9), dict.fromkeys(range(seeds), 0.1))
+        for seeds in (10, 3, 10)
+    ]
+    found = holm([one for one in made if one is not None])
+    # The two with ten seeds come first: 3 * 2 / 1024, and the second no less; then the one with three, times one.
+    assert [one.smallest_corrected for one in found] == pytest.approx([0.005859375, 0.25, 0.005859375])
+    assert [one.p_corrected for one in found] == pytest.approx([one.smallest_corrected for one in found])
+    assert {one.together for one in found} == {3}
 
 
 @given(st.lists(st.integers(0, 64).map(lambda n: n / 64), max_size=6))

@@ -93,6 +93,7 @@ def test_reach_and_cliff_are_those_of_the_seeds():
         record("dat", 0, evaluation({25: 1.0, 50: 1.0, 75: 0.95})),
         record("short", 0, evaluation({25: 1.0})),
     ]
+    assert "0x where it is less at the shortest (25)." in reach_table(only(records)).note
     assert rows(reach_table(only(records))) == {
         "joint": ["1.5x [1, 2]", "1x", "2x", "0 of 2 [0%, 84%]", "1 of 2 [1%, 99%]", "50"],
         "dat": ["3x", "3x", "3x", "1 of 1", "0 of 1", "none"],
@@ -132,8 +133,8 @@ def test_the_correction_is_over_all_panels_of_a_study_but_not_over_studies():
     table = comparison_table(panels(records)[0], 75, first)
     assert table.rows[0][0].text == "dat"
     assert rows(table)["dat"][2:] == ["6 of 6 seeds", "+1.00", "0.031", "0.375"]
-    assert "corrected after Holm for the 12 comparisons that the study makes at a length." in table.note
-    assert "With 6 shared seeds and so many comparisons it cannot be below 0.375." in table.note
+    assert "corrected after Holm for the 12 pairs that the study compares this far out." in table.note
+    assert "With 6 shared seeds it is 0.375 at best." in table.note
 
 
 def two(ours: float, theirs: float, seeds: int = 1):
@@ -172,7 +173,7 @@ FAILED = [record("mamba", 0, None, failure="x")]
         (
             [*two(0.95, 0.95, 2), record("dat", 2, evaluation({75: 1.0})), record("joint", 2, evaluation({75: 0.999}))],
             "All hold 90% there.",
-            "dat and joint are level to 0.05 percentage points.",
+            "dat and joint are level to within 0.05 percentage points.",
         ),
         (two(0.98, 0.25), "dat gets every answer right on 98.0%", "One seed each: there are no error bars"),
         (two(0.98, 0.25)[1:], "dat gets every answer right on 98.0%. It holds 90% there.", "One seed"),
@@ -387,7 +388,7 @@ def test_arms_stand_in_the_order_of_the_file_and_the_best_comes_first_in_compari
     assert all(better >= worse for better, worse in pairwise(means))
 
 
-def test_many_arms_are_drawn_side_by_side_with_every_seed():
+def test_many_arms_are_drawn_side_by_side_with_every_seed(tmp_path):
     names = [f"arm {i}" for i in range(MOST_LINES + 1)]
     records = [
         record(name, seed, evaluation({25: 1.0, 75: 0.5 + seed / 10, 400: 0.1 * i}))
@@ -408,6 +409,9 @@ def test_many_arms_are_drawn_side_by_side_with_every_seed():
     assert far["value"] == pytest.approx(0.6)
     of_first = [point["value"] for point in points if point["arm"] == "arm 0" and "seed" in point]
     assert of_first == pytest.approx([0.5, 0.6, 0.7, 0.0, 0.0, 0.0])
+    write_results(tmp_path / "a.parquet", records)
+    page = study_page(read_sections([tmp_path / "a.parquet"]))
+    assert page.index("paper-composite-25-arms") < page.index("<summary>By length</summary>")
 
 
 def test_few_arms_have_lines_first_and_then_every_seed(tmp_path):
@@ -424,6 +428,8 @@ def test_single_runs_whose_seeds_differ_are_said_to():
     told = doubt(*both(only([record("joint", 0, evaluation({75: 0.5})), record("dat", 5, evaluation({75: 0.9}))])))
     assert "Their seeds differ (joint has 0 and dat has 5)" in told
     assert "differ" not in doubt(*both(only(two(0.98, 0.25))))
+    failed = [record(arm, 1, None, failure="x") for arm in ("joint", "dat")]
+    assert "differ" not in doubt(*both(only([*two(0.98, 0.25), *failed])))
 
 
 def both(panel):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from latebloom.errors import ConfigError
+from latebloom.results.settings import flat
 from latebloom.studies.plan import SCALES, STUDIES, Arm, Plan, find_study, plan_of
 
 FILE = """
@@ -47,13 +48,19 @@ def test_the_paper_tunes_every_arm_of_a_task_on_one_grid():
 
 def test_holding_says_of_every_arm_what_it_differs_from_and_in_one_part_alone():
     plan = plan_of("holding", find_study("holding")[1], "paper")
-    configs = {arm.name: arm.config.to_json() for arm in plan.arms}
+    configs = {arm.name: dict(flat(arm.config.to_json())) for arm in plan.arms}
     for arm in plan.arms:
         assert arm.others or arm.name in ("dat", "staged")
         for other in arm.others:
-            differing = [part for part in configs[other] if configs[other][part] != configs[arm.name][part]]
+            mine, theirs = configs[arm.name], configs[other]
+            differing = {name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)}
+            if ("delay" in mine) != ("delay" in theirs):  # no delay at all is one change
+                differing = {name for name in differing if not name.startswith("delay")} | {"delay"}
             # A delay brings a second warm-up and decay, which this arm of joint training has too.
-            assert len(differing) == (2 if other == "joint (restarted)" else 1)
+            expected = {"delay", "training.full.cycles"} if other == "joint (restarted)" else None
+            if arm.name == "ramp":
+                expected = {"delay.hold", "delay.ramp_steps"}
+            assert differing == expected if expected else len(differing) == 1, (arm.name, other, differing)
 
 
 def test_a_file_of_ones_own_is_run_like_a_named_study(tmp_path):
@@ -82,6 +89,16 @@ def test_a_file_of_ones_own_is_run_like_a_named_study(tmp_path):
         (FILE.replace("seeds=range(3)", "seeds=[1, 1]"), "a seed is there twice"),
         (FILE.replace('-dat")', "-dat\"), against='jont'"), "arm dat: against: 'jont' is not known"),
         (FILE.replace('-dat")', "-dat\"), against=('joint', 'dat')"), "arm dat: against: 'dat' is not known"),
+        (FILE.replace('-dat")', '-dat"), against=None'), "arm dat: against: None is neither the name of an arm nor"),
+        (FILE.replace('-dat")', "-dat\"), against=('joint', 'joint')"), "compared with joint already"),
+        (
+            FILE.replace('-joint")', "-joint\"), against='dat'").replace('-dat")', "-dat\"), against='joint'"),
+            "arm dat: against: it is compared with joint already",
+        ),
+        (
+            FILE.replace('-dat")', "-dat\"), group='other', against='joint'"),
+            "there is no joint, nor any other arm, on other",
+        ),
         (FILE.replace('recipe("demo-dat")', 'recipe("demo-dta")'), "'demo-dta' is not known"),
     ],
 )

@@ -14,26 +14,21 @@ Compared = Mapping[int, Sequence[Comparison]]
 """The comparisons of a panel at the compared length and at the longest."""
 
 
-def comparisons(several: Sequence[Panel]) -> list[Compared]:
-    """Of each panel; Holm's correction is over all that a study compares near, and over all that it compares far."""
+def comparisons(several: Sequence[Panel]) -> Sequence[Compared]:
+    """Of each panel; Holm's correction is over all that a study compares near, and apart from it over all far."""
     found = [{length: _pairs(panel, length) for length in panel.near_and_far} for panel in several]
     for study in {panel.study for panel in several}:
         of_study = [one for one, panel in zip(found, several, strict=True) if panel.study == study]
-        for which in (0, 1):
-            places = [
-                (one, length, i)
-                for one in of_study
-                for length in list(one)[which : which + 1]
-                for i in range(len(one[length]))
-            ]
-            corrected = holm([one[length][i] for one, length, i in places])
-            for (one, length, i), better in zip(places, corrected, strict=True):
-                one[length][i] = better
-    return list(found)
+        for distance in (0, 1):
+            places = [(one, list(one)[distance]) for one in of_study if len(one) > distance]
+            corrected = iter(holm([pair for one, length in places for pair in one[length]]))
+            for one, length in places:
+                one[length] = [next(corrected) for _ in one[length]]
+    return found
 
 
 def _pairs(panel: Panel, length: int) -> list[Comparison]:
-    """Each arm and those that it is held against; if there are none of these, all pairs, the better first."""
+    """Each arm and those that it is held against; if the study names none, all pairs, the better first."""
     if panel.against:
         pairs = [(arm, other) for arm, others in panel.against.items() for other in others]
     else:
@@ -64,7 +59,7 @@ def comparison_table(panel: Panel, length: int, compared: Sequence[Comparison]) 
         rows=tuple(_compared(one) for one in compared),
         note=(
             "Difference: percentage points, the mean over shared seeds of first minus second, with its 95% bootstrap "
-            f"interval. {_about_tests(compared)}"
+            f"interval. {_about_tests([compared])}"
         ),
         names=2,
     )
@@ -87,25 +82,28 @@ def effects_table(panel: Panel, compared: Compared) -> Table:
         rows=tuple(rows),
         note=(
             "Ahead: percentage points, the mean over shared seeds of the arm less the one that it is held against, "
-            "with its 95% bootstrap interval. "
-            + _about_tests([one for several in compared.values() for one in several])
+            f"with its 95% bootstrap interval. {_about_tests([several for several in compared.values() if several])}"
         ),
         names=2,
     )
 
 
-def _about_tests(compared: Sequence[Comparison]) -> str:
-    many = max(one.together for one in compared)
-    together = f"the {many} comparisons" if many > 1 else "the one comparison"
+def _about_tests(near_and_far: Sequence[Sequence[Comparison]]) -> str:
+    """What delta and p are, for how many comparisons p is corrected at each distance, and what it is at best."""
+    pairs = [f"{several[0].together} pair{'s' * (several[0].together > 1)}" for several in near_and_far]
+    family = f"{pairs[0]} that the study compares this far out"
+    if len(pairs) > 1:
+        family = f"{pairs[0]} that the study compares near, and apart from these for the {pairs[1]} far"
     text = (
-        "Cliff's delta: how often a seed of the first beats one of the second, less how often it is beaten (-1 to 1). "
+        "Cliff's delta: how often a seed of the one arm beats one of the other, less how often it is beaten (-1 to 1). "
         "p: two-sided sign-flip permutation test over shared seeds, exact up to 16 of them; corrected after Holm for "
-        f"{together} that the study makes at a length."
+        f"the {family}."
     )
-    least = max(one.smallest_corrected for one in compared)
-    if least >= SETTLED_AT:
-        seeds = min(one.difference.seeds for one in compared)
-        text += f" With {seeds} shared seeds and so many comparisons it cannot be below {p_value(least)}."
+    stuck = [one for several in near_and_far for one in several if one.smallest_corrected >= SETTLED_AT]
+    if stuck:
+        most = max(stuck, key=lambda one: one.difference.seeds)
+        fewer = " or fewer" * (len({one.difference.seeds for one in stuck}) > 1)
+        text += f" With {most.difference.seeds} shared seeds{fewer} it is {p_value(most.smallest_corrected)} at best."
     return text
 
 

@@ -109,10 +109,13 @@ class Panel:
 
     @cached_property
     def against(self) -> dict[str, tuple[str, ...]]:
-        """The arms that each is held against, of those that have a finished run; empty if the study names none."""
-        named = {run.arm: run.against for run in self.runs}
-        of_shown = {arm: tuple(other for other in named[arm] if other in self.shown) for arm in self.shown}
-        return of_shown if any(of_shown.values()) else {}
+        """The arms that each is held against, both with a finished run; empty if the study names none."""
+        named: dict[str, dict[str, None]] = {arm: {} for arm in self.arms}
+        for run in self.runs:  # a study's runs may come from several files, some of before arms could say this
+            named[run.arm].update(dict.fromkeys(run.against))
+        if not any(named.values()):
+            return {}
+        return {arm: tuple(other for other in named[arm] if other in self.shown) for arm in self.shown}
 
 
 def panels(records: Sequence[RunRecord]) -> list[Panel]:

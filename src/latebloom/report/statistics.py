@@ -70,23 +70,23 @@ class Comparison:
     """The exact sign-flip test of no difference, two-sided."""
     p_corrected: float
     """After Holm's correction for all comparisons made together."""
-    together: int = 1
-    """How many these are."""
-    smallest_corrected: float = 0.0
+    smallest_corrected: float
     """What `p_corrected` could be at best: if every seed of every comparison said the same."""
+    together: int = 1
+    """How many comparisons it was corrected for."""
 
     @property
     def smallest_p(self) -> float:
         """What the test could give at best with so many seeds."""
-        return min(1.0, 2.0 ** (1 - self.difference.seeds))
+        return _smallest_p(self.difference.seeds)
 
 
 def compare_arms(first: str, second: str, a: Mapping[int, float], b: Mapping[int, float]) -> Comparison | None:
     """Two arms by seed; None unless they share two seeds or more."""
-    seeds = sorted(a.keys() & b.keys())
-    if len(seeds) < 2:
+    ahead = paired(a, b)
+    if len(ahead) < 2:
         return None
-    x, y = (np.array([arm[seed] for seed in seeds]) for arm in (a, b))
+    x, y = (np.array([arm[seed] for seed in ahead]) for arm in (a, b))
     p = sign_flip_test(x - y)
     return Comparison(
         first=first,
@@ -97,8 +97,20 @@ def compare_arms(first: str, second: str, a: Mapping[int, float], b: Mapping[int
         dominance=float(np.sign(x[:, None] - y[None, :]).mean()),
         p=p,
         p_corrected=p,
-        smallest_corrected=min(1.0, 2.0 ** (1 - len(seeds))),
+        smallest_corrected=_smallest_p(len(ahead)),
     )
+
+
+def paired(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]:
+    """The first less the second, of the seeds that both have."""
+    return {seed: a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())}
+
+
+def _smallest_p(seeds: int) -> float:
+    """Of the sign-flip test: two of all flips, or of those that are drawn and the one that was seen."""
+    if seeds > EXACT_UP_TO:
+        return 2 / (2**EXACT_UP_TO + 1)
+    return min(1.0, 2.0 ** (1 - seeds))
 
 
 def sign_flip_test(differences: np.ndarray) -> float:

@@ -55,7 +55,7 @@ def _section(name: str, panel: Panel, compared: Compared, tuning: list[RunRecord
         doubt=doubt(panel, compared),
         main=accuracy_figure(panel) if panel.shown else None,
         arms=arms_figure(panel),
-        effects=effects_figure(panel),
+        effects=effects_figure(panel, compared),
         answers=answer_figures(panel),
         curves=curve_figures(panel),
         tables=tables,

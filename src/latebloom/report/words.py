@@ -6,6 +6,7 @@ from latebloom.evaluation.interval import binomial_interval
 from latebloom.evaluation.result import CLAIM, HOLDS_AT, Evaluation, held_length
 from latebloom.report.compared import SETTLED_AT, Compared
 from latebloom.report.panel import Panel
+from latebloom.report.statistics import Comparison
 
 MOST_TOLD = 4
 """Arms that a sentence names; of more, it names the best two and the last."""
@@ -90,9 +91,10 @@ def doubt(panel: Panel, compared: Compared) -> str:
         return ""
     if panel.is_single:
         text = "One seed each: there are no error bars, and another seed may say something else."
-        if len(panel.seeds) > 1:
-            seeds = [f"{arm} has {seed}" for arm in panel.shown for seed in panel.finished[arm]]
-            text += f" Their seeds differ ({row(seeds)}), so more than the arms does."
+        seeds = {arm: seed for arm in panel.shown for seed in panel.finished[arm]}
+        if len(set(seeds.values())) > 1:
+            told = row([f"{arm} has {seed}" for arm, seed in seeds.items()])
+            text += f" Their seeds differ ({told}), so it is not the arms alone that differ."
     else:
         numbers = sorted({one.seeds for _, one in panel.standings})
         many = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
@@ -129,25 +131,37 @@ def _are_guessing(panel: Panel) -> bool:
 
 
 def _settled_against(panel: Panel, compared: Compared) -> str:
-    """Which arms differ from those that they are held against by more than chance."""
-    every = [one for several in compared.values() for one in several]
-    if not every:
-        return ""
-    many = max(one.together for one in every)
-    if min(one.smallest_corrected for one in every) >= SETTLED_AT:
-        return f" So few seeds cannot settle which of {many} differences between arms are chance."
-    told = []
+    """Which arms are ahead of those that they are held against, or behind, by more than chance."""
+    told, together = [], {}
     for length, several in compared.items():
+        if not several:
+            continue
+        together[several[0].together] = None
+        if min(one.smallest_corrected for one in several) >= SETTLED_AT:
+            told.append(f"at length {length} so few seeds cannot settle any")
+            continue
         settled = [one for one in several if one.p_corrected < SETTLED_AT]
-        names = [
-            one.first if len(panel.against[one.first]) == 1 else f"{one.first} against {one.second}" for one in settled
-        ]
-        many_names = f"{len(names)} of {len(several)} arms"
-        told.append(f"{many_names if len(names) > MOST_DIFFERENCES else row(names or ['none'])} at length {length}")
+        sides = {"ahead": [one for one in settled if one.difference.mean > 0]}
+        sides["behind"] = [one for one in settled if one.difference.mean < 0]
+        found = [f"{_who(panel, pairs)} {side}" for side, pairs in sides.items() if pairs]
+        told.append(f"at length {length} {' and '.join(found) or 'none'}")
+    if not told:
+        return ""
+    many = f"{row([str(number) for number in together])} comparison{'s' * (list(together) != [1])}"
     return (
-        f" Different from what they are held against by more than chance (p below {SETTLED_AT:g}, corrected for {many} "
-        f"comparisons): {'; '.join(told)}."
+        " Other than what they are held against by more than chance (p below "
+        f"{SETTLED_AT:g}, corrected for the study's {many} at each length): {'; '.join(told)}."
     )
+
+
+def _who(panel: Panel, pairs: Sequence[Comparison]) -> str:
+    """The arms of some comparisons, each with the other one where it has several, or how many these are."""
+    if len(pairs) > MOST_DIFFERENCES:
+        return f"{len(pairs)} are"
+    names = [
+        one.first if len(panel.against[one.first]) == 1 else f"{one.first} [against {one.second}]" for one in pairs
+    ]
+    return f"{row(names)} {'is' if len(names) == 1 else 'are'}"
 
 
 def _settled(panel: Panel, compared: Compared) -> str:
@@ -163,7 +177,7 @@ def _settled(panel: Panel, compared: Compared) -> str:
     if one.difference.mean == 0:
         return f" {best} and {second} are level."
     if abs(one.difference.mean) < LEVEL_WITHIN:
-        return f" {best} and {second} are level to {100 * LEVEL_WITHIN:g} percentage points."
+        return f" {best} and {second} are level to within {100 * LEVEL_WITHIN:g} percentage points."
     if one.difference.mean < 0:  # the better mean over all seeds need not be the better one over shared seeds
         best, second = second, best
     ahead = f" {best} is ahead of {second} by {gap}"

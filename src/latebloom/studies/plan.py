@@ -78,11 +78,7 @@ class Plan:
         if len(set(names)) != len(names):
             double = next(name for name in names if names.count(name) > 1)
             raise ConfigError(f"two arms of a study are called {double[1]} in {double[0]}; each name stands for one")
-        for arm in self.arms:
-            beside = [other.name for other in self.arms if other.task == arm.task and other is not arm]
-            for other in arm.others:
-                if other not in beside:
-                    raise unknown(f"arm {arm.name}: against", other, beside or [f"none, no other arm is on {arm.task}"])
+        self._check_against()
         reported = [(self.seeds, "seeds"), *((arm.seeds, f"arm {arm.name}: seeds") for arm in self.arms)]
         held_out = [(self.tuning_seeds, "tuning_seeds"), (self.second_round, "second_round")]
         for kept, what in held_out:
@@ -101,6 +97,24 @@ class Plan:
         for seeds, what in (*reported, *held_out):
             if len(set(seeds)) != len(seeds):
                 raise ConfigError(f"{what}: a seed is there twice; each is one run")
+
+    def _check_against(self) -> None:
+        """That arms are held against others that there are, and every pair is compared once."""
+        pairs: set[tuple[str, str, str]] = set()
+        for arm in self.arms:
+            if not isinstance(arm.against, str | tuple | list) or not all(isinstance(one, str) for one in arm.against):
+                raise ConfigError(
+                    f"arm {arm.name}: against: {arm.against!r} is neither the name of an arm nor a row of such names"
+                )
+            beside = [other.name for other in self.arms if other.task == arm.task and other is not arm]
+            for other in arm.others:
+                if not beside:
+                    raise ConfigError(f"arm {arm.name}: against: there is no {other}, nor any other arm, on {arm.task}")
+                if other not in beside:
+                    raise unknown(f"arm {arm.name}: against", other, beside)
+                if pairs & {(arm.task, arm.name, other), (arm.task, other, arm.name)}:
+                    raise ConfigError(f"arm {arm.name}: against: it is compared with {other} already; once is enough")
+                pairs.add((arm.task, arm.name, other))
 
     def seeds_of(self, arm: Arm) -> Sequence[int]:
         """The seeds that an arm is trained with."""
