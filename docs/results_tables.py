@@ -35,7 +35,7 @@ from results_files import (
 from latebloom.evaluation.result import HOLDS_AT, Evaluation
 from latebloom.report.arms import arms_figure, effects_figure
 from latebloom.report.charts import save_chart
-from latebloom.report.compared import comparisons, effects_table
+from latebloom.report.compared import comparison_tables, comparisons
 from latebloom.report.figures import accuracy_figure
 from latebloom.report.panel import Panel
 from latebloom.report.statistics import Comparison, compare_arms
@@ -276,11 +276,12 @@ def timing() -> str:
 def holding() -> str:
     (panel,) = read("holding")
     (compared,) = comparisons([panel])
+    told: set[str] = set()
     fallen = (f"{arm}: {_cliffs(panel, arm)}" for arm in panel.shown if "joint" in arm or "none held" in arm)
     return "\n".join(
         [
             f"{_made('holding')}\n",
-            as_markdown(effects_table(panel, compared)),
+            *(_once(table, told) for table in comparison_tables(panel, compared).values()),
             f"- {'; '.join(fallen)}",
             f"- {_against_replicate(panel)}",
         ]

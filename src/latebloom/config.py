@@ -169,7 +169,7 @@ def load_config(path: str | Path) -> RunConfig:
     names = [f.name for f in fields(RunConfig)]
     if isinstance(data, dict) and data and data.keys().isdisjoint(names):
         raise ConfigError(f"config: {path} is not the configuration of a run; it has none of {', '.join(names)}")
-    return _read(data)
+    return config_from(data)
 
 
 def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
@@ -184,11 +184,11 @@ def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     # Another task or trigger first, whatever the order: its fields replace those of the old one.
     for name, text in sorted(changes, key=lambda change: not change[0].endswith(".name")):
         _put(data, name.split("."), text, name)
-    return _read(data)
+    return config_from(data)
 
 
-def _read(data: Any) -> RunConfig:
-    """The configuration that plain data stand for."""
+def config_from(data: Any) -> RunConfig:
+    """The configuration that plain data stand for; fields left out have their defaults."""
     delay = data.get("delay") if isinstance(data, dict) else None
     if isinstance(delay, dict) and isinstance(delay.get("withhold"), str):  # a name, or several with commas
         data = {**data, "delay": {**delay, "withhold": [name for name in delay["withhold"].split(",") if name]}}

@@ -14,11 +14,12 @@ from rich.table import Table
 from latebloom.config import RunConfig
 from latebloom.errors import ConfigError, InterruptedRun, require
 from latebloom.progress import StudyBar
+from latebloom.report.statistics import SETTLED_AT, seeds_to_settle
 from latebloom.report.study import read_sections, write_report
 from latebloom.report.terminal import say, show_table
 from latebloom.studies.execute import StudyOutcome, execute
 from latebloom.studies.local import train_all
-from latebloom.studies.plan import SCALES, Plan, Scale, Stage, find_study, known_studies, plan_of
+from latebloom.studies.plan import SCALES, Plan, Scale, Stage, find_study, known_studies, plan_of, studies_in
 
 
 def run_study(
@@ -45,6 +46,8 @@ def run_study(
     out = out or Path("studies") / f"{title}-{scale}"
     console = Console()
     say(console, f"Study {title}, scale {scale}: {_size(plan)}. Everything goes to {out}")
+    if note := _too_few(plan):
+        say(console, f"Note: {note}.")
     with _trainer(on, address, workers) as train, StudyBar() as bar:
 
         def announce(stage: Stage) -> None:
@@ -58,8 +61,9 @@ def run_study(
             outcome = execute(title, plan, out, runner, announce)
         except InterruptedRun as stop:
             raise InterruptedRun(f"{stop}; go on with: latebloom {shlex.join(sys.argv[1:])}") from None
-    sections = read_sections([out])
-    page = write_report(sections, out / "report")
+    with console.status("Making the report"):
+        sections = read_sections([out])
+        page = write_report(sections, out / "report")
     for section in sections:
         show_table(console, section.tables["accuracy"])
         say(console, f"{section.seen} {section.doubt}\n")
@@ -82,18 +86,31 @@ def _trainer(on: str, address: str | None, workers: int | None) -> Iterator[Call
         yield train_on_ray
 
 
-def list_all(console: Console) -> None:
-    """The named studies, with their size at each scale."""
+def list_all(console: Console, file: Path | None = None) -> None:
+    """The named studies, or those of a file, with their size at each scale."""
     table = Table(box=None, pad_edge=False)
     table.add_column("study")
     table.add_column("question")
     for scale in SCALES:
         table.add_column(f"runs, {scale}", justify="right")
-    for name, function in known_studies().items():
+    for name, function in (known_studies() if file is None else studies_in(file)).items():
         plans = [plan_of(name, function, scale) for scale in SCALES]
         runs = [str(plan.run_count + plan.tuning_count) for plan in plans]
-        table.add_row(name, (function.__doc__ or "").strip().splitlines()[0], *runs)
+        table.add_row(name, (function.__doc__ or "").strip().partition("\n")[0], *runs)
     console.print(table)
+
+
+def _too_few(plan: Plan) -> str:
+    """That so few seeds cannot tell any difference from chance, and how many could; nothing of one seed, which has no
+    error bars at all."""
+    seeds, pairs = min(len(plan.seeds_of(arm)) for arm in plan.arms), plan.comparison_count
+    enough = seeds_to_settle(pairs) if pairs else 0
+    if seeds < 2 or seeds >= enough:
+        return ""
+    return (
+        f"with {seeds} seeds no difference between arms can be told from chance (p below {SETTLED_AT:g}, corrected for "
+        f"{pairs} comparison{'s' * (pairs > 1)}); {enough} could, and seeds can be added later"
+    )
 
 
 def _size(plan: Plan) -> str:

@@ -75,7 +75,7 @@ def test_an_arm_whose_counterpart_has_not_finished_is_not_compared_and_still_sho
     records += [replace(record("joint", seed, None, failure="x"), against=("dat",)) for seed in range(10)]
     panel, compared = only(records)
     assert [(one.first, one.second) for one in compared[75]] == [("ramp", "dat"), ("joint (late)", "dat")]
-    table = comparison_tables(panel, compared)["effects"]
+    table = comparison_tables(panel, compared)["effects-far"]
     assert [[cell.text for cell in row[:2]] for row in table.rows] == [
         ["dat", "–"],
         ["ramp", "dat"],
@@ -104,21 +104,22 @@ def test_near_and_far_are_corrected_apart_and_each_by_its_own_number():
     records = [run if run.arm != "joint" else replace(run, evaluation=evaluation({25: 1.0, 75: 0.3})) for run in runs()]
     panel, compared = only(records)  # joint was not tested far
     assert {length: {one.together for one in several} for length, several in compared.items()} == {75: {4}, 400: {2}}
-    note = comparison_tables(panel, compared)["effects"].note
-    assert "for the 4 pairs that the study compares near, and apart from these for the 2 pairs far." in note
+    near, far = (table.note for table in comparison_tables(panel, compared).values())
+    assert "for the 4 pairs that the study compares this far out." in near
+    assert "for the 2 pairs that the study compares this far out." in far
     assert "corrected for the study's 4 and 2 comparisons at each length" in doubt(panel, compared)
 
 
 def test_the_table_says_what_each_change_does_near_and_far():
     panel, compared = only(runs())
-    (table,) = comparison_tables(panel, compared).values()
-    assert table.head[:6] == ("arm", "against", "3x (75)", "ahead, points", "Cliff's delta", "p, corrected")
-    ramp = next(row for row in table.rows if row[0].text == "ramp")
-    near, far = ([cell.text for cell in part] for part in (ramp[2:6], ramp[6:]))
-    assert near[1:] == ["-1.0", "-1.00", "0.008"]
-    assert far[:2] == ["94.1%", "+4.1"]
-    assert float(far[3]) < 0.05
-    assert all(cell.text == "–" for cell in (table.rows[0][1], *table.rows[0][3:6]))
+    tables = comparison_tables(panel, compared)
+    assert list(tables) == ["effects", "effects-far"]
+    assert [table.head[2] for table in tables.values()] == ["3x (75)", "16x (400)"]
+    near, far = (next(row for row in table.rows if row[0].text == "ramp") for table in tables.values())
+    assert [cell.text for cell in near[3:]] == ["-1.0", "0 of 10 seeds", "-1.00", "0.002", "0.008"]
+    assert [cell.text for cell in far[2:5]] == ["94.1%", "+4.1", "10 of 10 seeds"]
+    unpaired = tables["effects"].rows[0]
+    assert [cell.text for cell in (unpaired[0], unpaired[1], *unpaired[3:])] == ["dat", *["–"] * 6]
 
 
 def test_the_sentence_names_the_arms_that_differ():
@@ -129,7 +130,10 @@ def test_the_sentence_names_the_arms_that_differ():
         "400 ramp is ahead and joint and joint (late) [against dat] are behind."
     )
     few, compared = only(runs(seeds=3))
-    assert "at length 75 so few seeds cannot settle any; at length 400 so few" in doubt(few, compared)
+    assert doubt(few, compared) == (
+        "Means over 3 seeds. So few cannot settle whether any arm differs from what it is held against; 8 could "
+        "(p below 0.05, corrected for the study's 4 comparisons at each length)."
+    )
     note = comparison_tables(few, compared)["effects"].note
     assert "With 3 shared seeds it is 1.000 at best." in note
 
@@ -161,5 +165,6 @@ def test_the_report_has_the_picture_and_the_table(tmp_path):
     page = write_report(read_sections([tmp_path / "a.parquet"]), tmp_path / "report")
     assert "What each change does" in page.read_text()
     assert {path.name for path in (tmp_path / "report").rglob("*effects*")} == {
-        f"paper-composite-25-effects.{form}" for form in ("svg", "pdf", "png", "md", "tex")
+        *(f"paper-composite-25-effects.{form}" for form in ("svg", "pdf", "png", "md", "tex")),
+        *(f"paper-composite-25-effects-far.{form}" for form in ("md", "tex")),
     }

@@ -45,7 +45,7 @@ def test_a_part_that_one_arm_has_and_another_has_not_is_a_difference(delayed_fir
     if delayed_first:
         assert rows_of(dat=dat, joint=joint) == {"dat": "–", "joint": "delay=null"}
     else:
-        said = "delay.until.name=at_step delay.until.step=5 delay.hold=bypass"
+        said = "delay.until.name=at_step delay.until.step=5 delay.hold=bypass delay.ramp_steps=0 'delay.withhold=[]'"
         assert rows_of(joint=joint, dat=dat) == {"joint": "–", "dat": said}
 
 
@@ -56,9 +56,16 @@ def test_it_says_which_phase_an_arm_without_a_delay_has():
     assert [said in table.note for table in tables if table is not None] == [True, False]
 
 
-def test_a_setting_that_the_first_was_run_before_is_set_against_what_most_others_have():
-    rows = rows_of(old=changed(), new=changed(noise=0.0), noisy=changed(noise=0.2))
-    assert rows == {"old": "–", "new": "–", "noisy": "training.noise=0.2"}
+def test_a_setting_that_an_arm_was_run_before_has_its_default():
+    now = recipe("demo-dat").to_json()
+    before = json.loads(json.dumps(now))
+    del before["training"]["state_noise"]
+    noisy = json.loads(json.dumps(now))
+    noisy["training"]["state_noise"] = 0.2
+    arms = {"old": before, "noisy": noisy, "noisier": noisy, "new": now}
+    rows = rows_of(**{arm: json.dumps(config) for arm, config in arms.items()})
+    said = "training.state_noise=0.2"
+    assert rows == {"old": "–", "noisy": said, "noisier": said, "new": "–"}
 
 
 def test_without_two_configurations_that_differ_there_is_no_table():

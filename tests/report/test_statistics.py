@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import mannwhitneyu, norm
 
-from latebloom.report.statistics import Comparison, compare_arms, holm, mean_interval, sign_flip_test
+from latebloom.report.statistics import (
+    SETTLED_AT,
+    Comparison,
+    compare_arms,
+    holm,
+    mean_interval,
+    seeds_to_settle,
+    sign_flip_test,
+)
 
 accuracies = st.integers(0, 64).map(lambda count: count / 64)
 
@@ -107,6 +115,15 @@ def test_the_smallest_p_is_what_the_test_gives_when_every_seed_says_the_same():
         assert found is not None
         assert found.p == pytest.approx(found.smallest_p)
         assert found.smallest_corrected == found.smallest_p
+
+
+@pytest.mark.parametrize(("comparisons", "seeds"), [(1, 6), (5, 8), (22, 10), (25, 10), (26, 11), (253, 14)])
+def test_so_many_seeds_and_no_fewer_can_settle_so_many_comparisons(comparisons, seeds):
+    assert seeds_to_settle(comparisons) == seeds
+    for shared, is_enough in ((seeds, True), (seeds - 1, False)):
+        one = compare_arms("a", "b", dict.fromkeys(range(shared), 0.9), dict.fromkeys(range(shared), 0.1))
+        assert one is not None
+        assert (holm([one] * comparisons)[0].p_corrected < SETTLED_AT) == is_enough
 
 
 def test_what_a_corrected_p_can_be_at_best_depends_on_the_seeds_of_all():

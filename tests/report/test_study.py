@@ -155,14 +155,13 @@ FAILED = [record("mamba", 0, None, failure="x")]
             two(0.98, 0.25, 8),
             "On sequences of 75 items, 3x the longest in training, dat gets every answer right on 98.0% and joint on "
             "25.0%. Only dat holds 90% there.",
-            "Means over 8 seeds. dat is ahead of joint by 73.0 percentage points over 8 shared seeds (p = 0.0078, "
-            "corrected).",
+            "Means over 8 seeds. dat is ahead of joint by 73.0 percentage points over 8 shared seeds (p = 0.0078).",
         ),
         (
             two(0.98, 0.25, 5) + FAILED,
             "Only dat holds 90% there.",
             "No run of mamba has finished. dat is ahead of joint by 73.0 percentage points over 5 shared seeds; so few "
-            "seeds cannot settle whether that is chance (p = 0.0625, corrected, and 0.0625 at best).",
+            "seeds cannot settle whether that is chance (p = 0.0625, and 0.0625 at best; 6 seeds could).",
         ),
         (two(0.5, 0.25, 2), "None holds 90% there.", "Means over 2 seeds."),
         (two(0.001, 0.0, 2), "None holds 90% there, and none is clearly above guessing.", "Means over 2 seeds."),

@@ -43,12 +43,14 @@ def test_runs_that_differ_in_their_seed_alone_are_one_arm(quick, tmp_path, monke
 
 def test_a_folder_of_runs_is_the_runs_in_it_and_an_arm_that_fills_one_is_called_after_it(quick, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for seed in range(2):
+    for seed in range(3):
         run(replace(quick, seed=seed), Path("runs", "many", f"seed-{seed}"), device="cpu")
     Path("runs", "many", "summary.json").write_text("{}")
     run(replace(quick, model=replace(quick.model, width=16)), Path("runs", "wide"), device="cpu")
     found = gather([Path("runs/many"), Path("runs/wide")])
-    assert [(one.arm, one.seed) for one in found] == [("many", 0), ("many", 1), ("wide", quick.seed)]
+    assert [(one.arm, one.seed) for one in found] == [("many", 0), ("many", 1), ("many", 2), ("wide", quick.seed)]
+    some = gather([Path("runs/many/seed-0"), Path("runs/many/seed-2")])
+    assert [(one.arm, one.seed) for one in some] == [("many", 0), ("many", 2)]
     assert [one.arm for one in gather([Path("runs/many/seed-0"), Path("runs/wide")])] == ["many/seed-0", "wide"]
     Path("by-link").symlink_to(Path("runs", "wide"))
     assert [one.arm for one in gather([Path("by-link")])] == ["by-link"]

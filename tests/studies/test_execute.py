@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -20,6 +21,7 @@ from latebloom.results.file import read_results
 from latebloom.studies.execute import _in_few_words, changes, execute
 from latebloom.studies.local import train_all
 from latebloom.studies.plan import Arm, Plan, find_study, plan_of
+from latebloom.study import _too_few
 
 
 def in_turn(configs, folder):
@@ -220,8 +222,27 @@ def test_two_studies_do_not_share_a_folder(plan, tmp_path):
         return in_turn(configs, folder)
 
     execute("mine", plan, tmp_path, nested)
-    with pytest.raises(CheckpointError, match="holds another study"):
-        execute("mine", Plan(plan.arms, (0, 1, 2), plan.tuning_seeds), tmp_path, in_turn)
+    for other in (("yours", plan), ("mine", replace(plan, seeds=(0,))), ("mine", replace(plan, tuning_seeds=(8,)))):
+        with pytest.raises(CheckpointError, match="holds another study, or this one with other settings, more seeds"):
+            execute(*other, tmp_path, in_turn)
+
+
+def test_seeds_can_be_added_to_a_study_and_those_that_are_done_stay(plan, tmp_path):
+    execute("mine", plan, tmp_path, in_turn)
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("seed-*/result.json")}
+    trained = []
+
+    def counting(configs, folder):
+        trained.extend(name for name in configs if not (folder / name / "result.json").exists())
+        return in_turn(configs, folder)
+
+    outcome = execute("mine", replace(plan, seeds=(0, 1, 2)), tmp_path, counting)
+    assert trained == ["composite/joint/seed-2", "composite/tuned/seed-2"]
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+    records = read_results([outcome.results])
+    assert [(one.arm, one.seed) for one in records] == [(arm, seed) for arm in ("joint", "tuned") for seed in range(3)]
+    more_of_one = replace(plan, arms=[replace(plan.arms[0], seeds=range(4)), plan.arms[1]], seeds=(0, 1, 2))
+    assert len(read_results([execute("mine", more_of_one, tmp_path, in_turn).results])) == 7
 
 
 def test_names_that_no_file_system_likes_are_only_names(plan, tmp_path):
@@ -323,6 +344,31 @@ def test_the_paper_in_small_takes_minutes(tmp_path, capsys):
     page = (tmp_path / "report" / "index.html").read_text()
     assert "How settings were chosen" in page
     assert all(arm.name in page for arm in plan.arms)
+
+
+def test_the_list_of_a_file_names_its_studies(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "from latebloom import recipe\nfrom latebloom.studies.plan import Arm, Plan, study\n"
+        "@study('mine')\ndef mine(scale):\n    'Whether it helps.'\n"
+        "    return Plan([Arm('dat', recipe('demo-dat'))], seeds=range(7))\n"
+    )
+    main(["study", str(tmp_path / "mine.py"), "--list"])
+    said = capsys.readouterr().out
+    assert re.search(r"mine +Whether it helps\. +7 +7 +7", said)
+    assert "timing" not in said
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        (1, ""),
+        (5, "with 5 seeds no difference between arms can be told from chance (p below 0.05, corrected for 3 "
+         "comparisons); 7 could, and seeds can be added later"),
+        (7, ""),
+    ],
+)  # fmt: skip
+def test_that_seeds_are_too_few_is_said_before_the_work(tiny, seeds, said):
+    assert _too_few(Plan([Arm(name, tiny) for name in "abc"], seeds=range(seeds))) == said
 
 
 def test_the_list_names_every_study(capsys):

@@ -88,7 +88,11 @@ def test_a_file_of_ones_own_is_run_like_a_named_study(tmp_path):
         (FILE.replace('Arm("dat"', 'Arm("joint"'), "two arms of a study are called joint in composite"),
         (FILE.replace("seeds=range(3)", "seeds=[1, 1]"), "a seed is there twice"),
         (FILE.replace('-dat")', "-dat\"), against='jont'"), "arm dat: against: 'jont' is not known"),
-        (FILE.replace('-dat")', "-dat\"), against=('joint', 'dat')"), "arm dat: against: 'dat' is not known"),
+        (
+            FILE.replace('-dat")', "-dat\"), against=('joint', 'dat')"),
+            "arm dat: against: it cannot be held against itself",
+        ),
+        (FILE.replace('-dat")', "-dat\"), against='joint', seeds=(7, 8)"), "it shares no seed with joint"),
         (FILE.replace('-dat")', '-dat"), against=None'), "arm dat: against: None is neither the name of an arm nor"),
         (FILE.replace('-dat")', "-dat\"), against=('joint', 'joint')"), "compared with joint already"),
         (
@@ -131,6 +135,16 @@ def test_choices_are_made_on_seeds_that_are_not_reported(tiny):
         Plan([replace(arm, choices=())], range(3), second_round=[10])
     with pytest.raises(ConfigError, match="finalists"):
         Plan([arm], range(3), tuning_seeds=[9], second_round=[10], finalists=0)
+
+
+def test_the_pairs_that_are_compared_are_those_named_in_a_group_or_all_of_it(tiny):
+    def arms(group, *against):
+        return [Arm(f"{group} {i}", tiny, group=group, against=others) for i, others in enumerate(against)]
+
+    assert Plan(arms("a", (), (), (), ()), seeds=[0]).comparison_count == 6
+    named = arms("b", (), "b 0", "b 0", ("b 0", "b 1"))
+    assert Plan(named, seeds=[0]).comparison_count == 4
+    assert Plan([*arms("a", (), (), ()), *named], seeds=[0]).comparison_count == 3 + 4
 
 
 def test_an_arm_can_have_seeds_of_its_own(tiny):

@@ -75,7 +75,7 @@ def effects_figure(panel: Panel, compared: Compared) -> Figure | None:
     names = list(dict.fromkeys(row["arm"] for row in rows))
     named = "the arm named under it, or of " * any(one.second != usual for _, one in pairs)
     note = f"What each change does: how far an arm is ahead of {named}{usual}, seed by seed. {MARKS}"
-    title = f"{panel.study}, what each change does: {panel.title}"
+    title = f"{panel.study}, against {usual} unless named: {panel.title}"
     return Figure("effects", _chart(rows, panel, names, title, AHEAD), note)
 
 

@@ -4,12 +4,10 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from latebloom.report.panel import Panel
-from latebloom.report.statistics import Comparison, compare_arms, holm
+from latebloom.report.statistics import EXACT_UP_TO, SETTLED_AT, Comparison, compare_arms, holm
 from latebloom.report.study_tables import accuracy_cell, p_value, points, times
 from latebloom.report.tables import EMPTY, Cell, Table
 
-SETTLED_AT = 0.05
-"""A difference with a p value below this is not put down to chance."""
 Compared = Mapping[int, Sequence[Comparison]]
 """The comparisons of a panel at the compared length and at the longest."""
 
@@ -38,80 +36,53 @@ def _pairs(panel: Panel, length: int) -> list[Comparison]:
 
 
 def comparison_tables(panel: Panel, compared: Compared) -> dict[str, Table]:
-    """What each change does, where the study says what its arms are held against; if not, every pair of arms."""
-    if not any(compared.values()):
-        return {}
-    if panel.against:
-        return {"effects": effects_table(panel, compared)}
-    names = ("compared", "compared-far")
-    return {
-        name: comparison_table(panel, length, compared[length])
-        for name, length in zip(names, panel.near_and_far, strict=False)
-        if compared[length]
-    }
+    """What each change does, where the study says what its arms are held against; if not, every pair of arms. One table
+    near and one far."""
+    make, name = (effects_table, "effects") if panel.against else (comparison_table, "compared")
+    names = dict(zip(panel.near_and_far, (name, f"{name}-far"), strict=False))
+    return {names[length]: make(panel, length, several) for length, several in compared.items() if several}
 
 
 def comparison_table(panel: Panel, length: int, compared: Sequence[Comparison]) -> Table:
     """Arms against each other at one length, the better first."""
     return Table(
         title=f"Arms compared at length {length} ({length / panel.training_length:.3g}x): {panel.title}",
-        head=("first", "second", "difference", "ahead in", "Cliff's delta", "p", "p, corrected"),
-        rows=tuple(_compared(one) for one in compared),
-        note=(
-            "Difference: percentage points, the mean over shared seeds of first minus second, with its 95% bootstrap "
-            f"interval. {_about_tests([compared])}"
-        ),
+        head=("first", "second", "difference", *TESTED),
+        rows=tuple((Cell(one.first), Cell(one.second), *_cells(one)) for one in compared),
+        note=f"Difference: percentage points, the mean over shared seeds of first minus second. {_about(compared)}",
         names=2,
     )
 
 
-def effects_table(panel: Panel, compared: Compared) -> Table:
-    """Each arm near and far, and how far it is from those that it is held against."""
+def effects_table(panel: Panel, length: int, compared: Sequence[Comparison]) -> Table:
+    """Each arm at one length, and how far it is ahead of those that it is held against."""
+    pairs = {(one.first, one.second): one for one in compared}
     rows = []
     for arm in panel.shown:
-        for other in panel.against[arm] or (None,):
-            cells = [Cell(arm), EMPTY if other is None else Cell(other)]
-            for length in panel.near_and_far:
-                one = next((c for c in compared[length] if (c.first, c.second) == (arm, other)), None)
-                cells += [accuracy_cell(panel, arm, length), *(_effect(one) if one else (EMPTY,) * 3)]
-            rows.append(tuple(cells))
-    heads = ((times(panel, length), "ahead, points", "Cliff's delta", "p, corrected") for length in panel.near_and_far)
+        for other in panel.against[arm] or ("",):
+            one = pairs.get((arm, other))
+            cells = _cells(one) if one else (EMPTY,) * (1 + len(TESTED))
+            rows.append((Cell(arm), Cell(other) if other else EMPTY, accuracy_cell(panel, arm, length), *cells))
     return Table(
-        title=f"What each change does: {panel.title}",
-        head=("arm", "against", *(text for head in heads for text in head)),
+        title=f"What each change does at length {length}: {panel.title}",
+        head=("arm", "against", times(panel, length), "ahead, points", *TESTED),
         rows=tuple(rows),
         note=(
-            "Ahead: percentage points, the mean over shared seeds of the arm less the one that it is held against, "
-            f"with its 95% bootstrap interval. {_about_tests([several for several in compared.values() if several])}"
+            "Ahead: percentage points, the mean over shared seeds of the arm less the one that it is held against. "
+            + _about(compared)
         ),
         names=2,
     )
 
 
-def _about_tests(near_and_far: Sequence[Sequence[Comparison]]) -> str:
-    """What delta and p are, for how many comparisons p is corrected at each distance, and what it is at best."""
-    pairs = [f"{several[0].together} pair{'s' * (several[0].together > 1)}" for several in near_and_far]
-    family = f"{pairs[0]} that the study compares this far out"
-    if len(pairs) > 1:
-        family = f"{pairs[0]} that the study compares near, and apart from these for the {pairs[1]} far"
-    text = (
-        "Cliff's delta: how often a seed of the one arm beats one of the other, less how often it is beaten (-1 to 1). "
-        "p: two-sided sign-flip permutation test over shared seeds, exact up to 16 of them; corrected after Holm for "
-        f"the {family}."
-    )
-    stuck = [one for several in near_and_far for one in several if one.smallest_corrected >= SETTLED_AT]
-    if stuck:
-        most = max(stuck, key=lambda one: one.difference.seeds)
-        fewer = " or fewer" * (len({one.difference.seeds for one in stuck}) > 1)
-        text += f" With {most.difference.seeds} shared seeds{fewer} it is {p_value(most.smallest_corrected)} at best."
-    return text
+TESTED = ("ahead in", "Cliff's delta", "p", "p, corrected")
+"""The columns that tell how sure a difference is."""
 
 
-def _compared(one: Comparison) -> tuple[Cell, ...]:
+def _cells(one: Comparison) -> tuple[Cell, ...]:
+    """A difference, and how sure it is."""
     tied = f", {one.tied} tied" if one.tied else ""
     return (
-        Cell(one.first),
-        Cell(one.second),
         points(one.difference),
         Cell(f"{one.ahead} of {one.difference.seeds} seeds{tied}"),
         Cell(f"{one.dominance:+.2f}"),
@@ -120,5 +91,20 @@ def _compared(one: Comparison) -> tuple[Cell, ...]:
     )
 
 
-def _effect(one: Comparison) -> tuple[Cell, ...]:
-    return points(one.difference), Cell(f"{one.dominance:+.2f}"), Cell(p_value(one.p_corrected))
+def _about(compared: Sequence[Comparison]) -> str:
+    """What the numbers are, for how many comparisons p is corrected, and what it is at best."""
+    many = compared[0].together
+    text = (
+        "Its interval is a bootstrap's of 95%, not corrected for many comparisons, and with fewer than about ten seeds "
+        "somewhat too narrow. Cliff's delta: how often a seed of the one arm beats one of the other, less how often it "
+        "is beaten (-1 to 1); any two seeds count, so a few that fall far can give the mean the other sign. "
+        f"p: two-sided sign-flip permutation test over shared seeds, all flips of up to {EXACT_UP_TO} of them and of "
+        f"more {2**EXACT_UP_TO:,} that are drawn; corrected after Holm for the {many} pair{'s' * (many > 1)} that the "
+        "study compares this far out."
+    )
+    stuck = [one for one in compared if one.smallest_corrected >= SETTLED_AT]
+    if stuck:
+        most = max(stuck, key=lambda one: one.difference.seeds)
+        fewer = " or fewer" * (len({one.difference.seeds for one in stuck}) > 1)
+        text += f" With {most.difference.seeds} shared seeds{fewer} it is {p_value(most.smallest_corrected)} at best."
+    return text

@@ -2,8 +2,10 @@
 
 import json
 import shlex
-from collections import Counter
+from contextlib import suppress
 
+from latebloom.config import config_from
+from latebloom.errors import ConfigError
 from latebloom.report.panel import Panel
 from latebloom.report.tables import EMPTY, Cell, Table
 from latebloom.results.record import RunRecord
@@ -21,7 +23,8 @@ def differences_table(panel: Panel) -> Table | None:
     first = next(iter(configs))
     rows = []
     for arm in panel.arms:
-        changed = {} if arm == first or arm not in configs else _changed(configs[arm], configs[first], configs)
+        mine = configs.get(arm, {})
+        changed = {name: value for name, value in mine.items() if configs[first].get(name) != value}
         rows.append((Cell(arm), as_written(changed)))
     if all(changes is EMPTY for _, changes in rows):
         return None
@@ -43,13 +46,16 @@ def settings_of(panel: Panel, arm: str) -> Settings:
 
 
 def run_settings(run: RunRecord) -> Settings:
-    """The settings of a run, all but the seed; none if its configuration is not JSON."""
+    """The settings of a run, all but the seed; none if its configuration is not JSON. A setting that there was not yet
+    when it ran has its default, which does what was done then."""
     try:
         config = json.loads(run.config)
     except ValueError:
         return {}
     if not isinstance(config, dict):
         return {}
+    with suppress(ConfigError):  # one that this version cannot read stands as it is
+        config = json.loads(json.dumps(config_from(config).to_json()))
     named = (setting for setting in flat(config) if setting[0] != "seed")
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in named}
 
@@ -58,16 +64,3 @@ def as_written(settings: Settings) -> Cell:
     """Settings as one would write them in a shell."""
     said = " ".join(shlex.quote(f"{name}={value}") for name, value in settings.items())
     return Cell(said) if said else EMPTY
-
-
-def _changed(mine: Settings, first: Settings, configs: dict[str, Settings]) -> Settings:
-    return {name: value for name, value in mine.items() if value != _expected(name, first, configs)}
-
-
-def _expected(name: str, first: Settings, configs: dict[str, Settings]) -> str | None:
-    """The value of the first arm; where it was run before there was such a setting, what most of the others have."""
-    # A part that is null in one and made of fields in the other, as the delay is, is a difference.
-    if name in first or any(f"{name}.".startswith(f"{one}.") or one.startswith(f"{name}.") for one in first):
-        return first.get(name)
-    values = Counter(config[name] for config in configs.values() if name in config)
-    return min(values, key=lambda value: (-values[value], value))

@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import count
 from math import isnan
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
 
 LEVEL = 0.95
+SETTLED_AT = 0.05
+"""A difference with a p value below this is not put down to chance."""
 EXACT_UP_TO = 16
 """Shared seeds up to which every one of the 2^n sign flips is counted; above, as many are drawn."""
 
@@ -138,6 +141,11 @@ def holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
         replace(one, p_corrected=p, smallest_corrected=least, together=len(comparisons))
         for one, p, least in zip(comparisons, corrected, smallest, strict=True)
     ]
+
+
+def seeds_to_settle(comparisons: int) -> int:
+    """With how many shared seeds a difference can be told from chance, corrected for so many comparisons."""
+    return next(seeds for seeds in count(2) if comparisons * _smallest_p(seeds) < SETTLED_AT)
 
 
 def _step_down(values: Sequence[float]) -> list[float]:

@@ -97,10 +97,12 @@ def _add_section(page: Page, section: Section, studies: list[str]) -> None:
     if panel.failures:
         failed = "; ".join(f"{run.arm}, seed {run.seed}: {run.failure}" for run in panel.failures)
         page.text(f"Runs that did not finish, and are missing everywhere: {failed}.", "note")
+    told: set[str] = set()
     for name, heading in (
         ("accuracy", "Accuracy"),
         ("reach", "Reach and cliff"),
         ("effects", "What each change does"),
+        ("effects-far", "What each change does far out"),
         ("compared", "Arms compared"),
         ("compared-far", "Arms compared far out"),
         ("switches", "When attention comes in"),
@@ -113,7 +115,9 @@ def _add_section(page: Page, section: Section, studies: list[str]) -> None:
             folded = len(table.rows) > MOST_ROWS
             unfold = f'<details class="more"><summary>{len(table.rows)} rows</summary>'
             page.add(f"<h3>{heading}</h3>{unfold * folded}{as_html(table)}{'</details>' * folded}")
-            page.text(table.note, "note")
+            if table.note not in told:  # what is compared near and far is explained once
+                page.text(table.note, "note")
+            told.add(table.note)
     page.add(f'<details class="more"><summary>Every tested length</summary>{as_html(section.every_length)}</details>')
     for heading, figures, note in (
         ("Each answer alone", section.answers, ""),

@@ -8,6 +8,8 @@ from latebloom.report.panel import Panel
 from latebloom.report.statistics import Estimate, mean_interval
 from latebloom.report.tables import EMPTY, MISSING, Cell, Table
 
+FEW = 5
+"""Seeds below which an interval over them says little."""
 MULTIPLES = (1, 2, 3, 4, 8, 16, 32, 64)
 """Of the tested lengths, the multiples that the short table shows, with the longest of all."""
 
@@ -126,4 +128,9 @@ def _share(part: int, whole: int) -> Cell:
 def _over_seeds(panel: Panel, what: str) -> str:
     if panel.is_single:
         return "One seed: there are no error bars."
-    return f"{what} with its 95% bootstrap interval; {MISSING} means not measured."
+    return f"{what} with its 95% bootstrap interval{_if_few(panel)}; {MISSING} means not measured."
+
+
+def _if_few(panel: Panel) -> str:
+    fewest = min((len(seeds) for seeds in panel.finished.values() if len(seeds) > 1), default=FEW)
+    return "" if fewest >= FEW else f", which for {fewest} seeds is little more than their range"

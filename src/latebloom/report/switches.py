@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, median
 
+from latebloom.report.differences import run_settings
 from latebloom.report.panel import Panel
 from latebloom.report.statistics import compare_arms
 from latebloom.report.study_tables import accuracy_cell, points, times
@@ -60,11 +61,11 @@ def _switches(panel: Panel, arm: str) -> Switches | None:
     runs = [run for run in panel.runs if run.arm == arm and run.switch_step is not None and run.steps is not None]
     if not runs:
         return None
-    config = json.loads(runs[0].config)
-    until = (config.get("delay") or {}).pop("until", {})
-    config.pop("seed", None)
+    settings = run_settings(runs[0])
+    otherwise = {name: value for name, value in settings.items() if not name.startswith("delay.until.")}
     steps = tuple(run.switch_step for run in runs if run.switch_step is not None)
-    return Switches(arm, steps, runs[0].steps or 1, until.get("name", ""), json.dumps(config, sort_keys=True))
+    trigger = settings.get("delay.until.name", "")
+    return Switches(arm, steps, runs[0].steps or 1, trigger, json.dumps(otherwise, sort_keys=True))
 
 
 def _row(panel: Panel, one: Switches, found: list[Switches], lengths: list[int]) -> tuple[Cell, ...]:

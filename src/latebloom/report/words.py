@@ -1,12 +1,13 @@
 """What an evaluation, a comparison or a study showed, in a sentence computed from the numbers."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from latebloom.evaluation.interval import binomial_interval
 from latebloom.evaluation.result import CLAIM, HOLDS_AT, Evaluation, held_length
-from latebloom.report.compared import SETTLED_AT, Compared
+from latebloom.report.compared import Compared
 from latebloom.report.panel import Panel
-from latebloom.report.statistics import Comparison
+from latebloom.report.statistics import SETTLED_AT, Comparison, Estimate, seeds_to_settle
 
 MOST_TOLD = 4
 """Arms that a sentence names; of more, it names the best two and the last."""
@@ -76,13 +77,26 @@ def headline(panel: Panel) -> str:
     length = panel.compared_length
     if length is None:
         return f"No run on {panel.task} has finished."
-    told = panel.standings if len(panel.standings) <= MOST_TOLD else [*panel.standings[:2], panel.standings[-1]]
+    told, left_out = _told(panel)
     levels = [f"{arm} {'gets every answer right ' * (i == 0)}on {one.mean:.1%}" for i, (arm, one) in enumerate(told)]
-    left_out = f" (the best two and the last of {len(panel.standings)})" if len(told) < len(panel.standings) else ""
     return (
         f"On sequences of {length} items, {length / panel.training_length:.3g}x the longest in training, "
         f"{row(levels)}{left_out}. {_who_holds(panel)}"
     )
+
+
+def _told(panel: Panel) -> tuple[list[tuple[str, Estimate]], str]:
+    """The arms that a sentence names, and how they were picked: where most others are held against one, that too."""
+    best, last = panel.standings[:1], panel.standings[-1:]
+    if len(panel.standings) <= MOST_TOLD:
+        return panel.standings, ""
+    held = Counter(other for others in panel.against.values() for other in others).most_common(1)
+    usual = [(arm, one) for arm, one in panel.standings[1:-1] if [arm] == [name for name, _ in held]]
+    if usual:
+        return [*best, *usual, *last], (
+            f" (the best, the one that most are held against, and the last of {len(panel.standings)})"
+        )
+    return [*panel.standings[:2], *last], f" (the best two and the last of {len(panel.standings)})"
 
 
 def doubt(panel: Panel, compared: Compared) -> str:
@@ -132,26 +146,25 @@ def _are_guessing(panel: Panel) -> bool:
 
 def _settled_against(panel: Panel, compared: Compared) -> str:
     """Which arms are ahead of those that they are held against, or behind, by more than chance."""
-    told, together = [], {}
-    for length, several in compared.items():
-        if not several:
-            continue
-        together[several[0].together] = None
-        if min(one.smallest_corrected for one in several) >= SETTLED_AT:
-            told.append(f"at length {length} so few seeds cannot settle any")
-            continue
+    near_and_far = {length: several for length, several in compared.items() if several}
+    together = list(dict.fromkeys(several[0].together for several in near_and_far.values()))
+    if not together:
+        return ""
+    many = f"{row([str(number) for number in together])} comparison{'s' * (together != [1])}"
+    test = f"(p below {SETTLED_AT:g}, corrected for the study's {many} at each length)"
+    if all(one.smallest_corrected >= SETTLED_AT for several in near_and_far.values() for one in several):
+        enough = seeds_to_settle(min(together))
+        return f" So few cannot settle whether any arm differs from what it is held against; {enough} could {test}."
+    told = []
+    for length, several in near_and_far.items():
         settled = [one for one in several if one.p_corrected < SETTLED_AT]
-        sides = {"ahead": [one for one in settled if one.difference.mean > 0]}
-        sides["behind"] = [one for one in settled if one.difference.mean < 0]
+        sides = {
+            "ahead": [one for one in settled if one.difference.mean > 0],
+            "behind": [one for one in settled if one.difference.mean < 0],
+        }
         found = [f"{_who(panel, pairs)} {side}" for side, pairs in sides.items() if pairs]
         told.append(f"at length {length} {' and '.join(found) or 'none'}")
-    if not told:
-        return ""
-    many = f"{row([str(number) for number in together])} comparison{'s' * (list(together) != [1])}"
-    return (
-        " Other than what they are held against by more than chance (p below "
-        f"{SETTLED_AT:g}, corrected for the study's {many} at each length): {'; '.join(told)}."
-    )
+    return f" Other than what they are held against by more than chance {test}: {'; '.join(told)}."
 
 
 def _who(panel: Panel, pairs: Sequence[Comparison]) -> str:
@@ -181,12 +194,14 @@ def _settled(panel: Panel, compared: Compared) -> str:
     if one.difference.mean < 0:  # the better mean over all seeds need not be the better one over shared seeds
         best, second = second, best
     ahead = f" {best} is ahead of {second} by {gap}"
+    corrected = ", corrected" * (one.together > 1)
     if one.p_corrected < SETTLED_AT:
-        return f"{ahead} (p = {one.p_corrected:.2g}, corrected)."
+        return f"{ahead} (p = {one.p_corrected:.2g}{corrected})."
     if one.smallest_corrected >= SETTLED_AT:
-        how_sure = f"p = {one.p_corrected:.3g}, corrected, and {one.smallest_corrected:.3g} at best"
+        at_best = f"{one.smallest_corrected:.3g} at best; {seeds_to_settle(one.together)} seeds could"
+        how_sure = f"p = {one.p_corrected:.3g}{corrected}, and {at_best}"
         return f"{ahead}; so few seeds cannot settle whether that is chance ({how_sure})."
-    return f"{ahead}, which could be chance (p = {one.p_corrected:.2g}, corrected)."
+    return f"{ahead}, which could be chance (p = {one.p_corrected:.2g}{corrected})."
 
 
 def row(names: Sequence[str]) -> str:

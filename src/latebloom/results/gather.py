@@ -51,11 +51,16 @@ def _single(folders: Sequence[Path]) -> list[RunRecord]:
             raise ResultsError(f"results: {taken[config.hash]} and {folder} hold the same run; give one of them")
         configs[folder] = config
         taken[config.hash] = folder
-        arms.setdefault(replace(config, seed=0).hash, []).append(folder)
+        arms.setdefault(_arm_of(folder), []).append(folder)
     names = _names(list(arms.values()))
     return [
         collect(StudyRun(ALONE, config.task.name, names[folder], config, folder)) for folder, config in configs.items()
     ]
+
+
+def _arm_of(folder: Path) -> str:
+    """What runs that differ in nothing but the seed share."""
+    return replace(RunFolder(folder).read_config(), seed=0).hash
 
 
 def _absolute(folder: Path) -> Path:
@@ -75,8 +80,9 @@ def _names(arms: list[list[Path]]) -> dict[Path, str]:
 
 
 def _place(runs: list[Path], others: set[Path]) -> Path:
-    """The folder of an arm: that of its run; of several runs the one that holds them and no others, or else that of
-    the first."""
+    """The folder of an arm: that of its run; of several runs the one that holds them and none of another arm, or else
+    that of the first."""
     parent = runs[0].parent
-    is_theirs = len(runs) > 1 and parent not in others and sorted(RunFolder(parent).runs_below()) == sorted(runs)
+    is_theirs = len(runs) > 1 and parent not in others and all(run.parent == parent for run in runs)
+    is_theirs = is_theirs and all(_arm_of(folder) == _arm_of(runs[0]) for folder in RunFolder(parent).runs_below())
     return parent if is_theirs else runs[0]

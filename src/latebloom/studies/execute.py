@@ -251,10 +251,25 @@ def _claimed(out: Path, name: str, plan: Plan) -> Iterator[None]:
             ],
         }
         file = out / "study.json"
-        if file.exists() and RunFolder(out).read_json(file) != about:
+        if file.exists() and not _goes_on(RunFolder(out).read_json(file), about):
             raise CheckpointError(
-                f"out: {out} holds another study, or this one with other settings or at another scale; "
+                f"out: {out} holds another study, or this one with other settings, more seeds or at another scale; "
                 "choose another folder"
             )
         write_json(file, about)
         yield
+
+
+def _goes_on(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether a study is the one that was begun, with as many seeds or more: those that are done stay as they are."""
+
+    def seeds_of(about: dict[str, Any]) -> list[set[int]]:
+        return [set(arm.get("seeds") or about["seeds"]) for arm in about["arms"]]
+
+    def all_else(about: dict[str, Any]) -> dict[str, Any]:
+        arms = [{name: value for name, value in arm.items() if name != "seeds"} for arm in about["arms"]]
+        return {name: value for name, value in about.items() if name != "seeds"} | {"arms": arms}
+
+    return all_else(before) == all_else(now) and all(
+        old <= new for old, new in zip(seeds_of(before), seeds_of(now), strict=True)
+    )

@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import comb
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -110,8 +111,15 @@ class Plan:
             for other in arm.others:
                 if not beside:
                     raise ConfigError(f"arm {arm.name}: against: there is no {other}, nor any other arm, on {arm.task}")
+                if other == arm.name:
+                    raise ConfigError(f"arm {arm.name}: against: it cannot be held against itself")
                 if other not in beside:
                     raise unknown(f"arm {arm.name}: against", other, beside)
+                rival = next(one for one in self.arms if (one.task, one.name) == (arm.task, other))
+                if not set(self.seeds_of(arm)) & set(self.seeds_of(rival)):
+                    raise ConfigError(
+                        f"arm {arm.name}: against: it shares no seed with {other}, and seeds are compared"
+                    )
                 if pairs & {(arm.task, arm.name, other), (arm.task, other, arm.name)}:
                     raise ConfigError(f"arm {arm.name}: against: it is compared with {other} already; once is enough")
                 pairs.add((arm.task, arm.name, other))
@@ -119,6 +127,12 @@ class Plan:
     def seeds_of(self, arm: Arm) -> Sequence[int]:
         """The seeds that an arm is trained with."""
         return arm.seeds or self.seeds
+
+    @property
+    def comparison_count(self) -> int:
+        """How many pairs of arms are compared: those that are named in a group, or else all of it."""
+        groups = {arm.task: [one for one in self.arms if one.task == arm.task] for arm in self.arms}
+        return sum(sum(len(arm.others) for arm in arms) or comb(len(arms), 2) for arms in groups.values())
 
     @property
     def run_count(self) -> int:
