@@ -2,14 +2,11 @@
 
 import json
 import shlex
-from contextlib import suppress
 
-from latebloom.config import config_from
-from latebloom.errors import ConfigError
 from latebloom.report.panel import Panel
 from latebloom.report.tables import EMPTY, Cell, Table
 from latebloom.results.record import RunRecord
-from latebloom.results.settings import flat
+from latebloom.results.settings import settings_in
 
 Settings = dict[str, str]
 """A configuration as `field: value`, fields named as one would set them."""
@@ -46,18 +43,10 @@ def settings_of(panel: Panel, arm: str) -> Settings:
 
 
 def run_settings(run: RunRecord) -> Settings:
-    """The settings of a run, all but the seed; none if its configuration is not JSON. A setting that there was not yet
-    when it ran has its default, which does what was done then."""
-    try:
-        config = json.loads(run.config)
-    except ValueError:
-        return {}
-    if not isinstance(config, dict):
-        return {}
-    with suppress(ConfigError):  # one that this version cannot read stands as it is
-        config = json.loads(json.dumps(config_from(config).to_json()))
-    named = (setting for setting in flat(config) if setting[0] != "seed")
-    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in named}
+    """The settings of a run, all but the seed; none if its configuration is not JSON."""
+    named = settings_in(run.config)
+    named.pop("seed", None)
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in named.items()}
 
 
 def as_written(settings: Settings) -> Cell:
