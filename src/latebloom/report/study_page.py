@@ -9,6 +9,7 @@ from latebloom.report.arms import is_crowded
 from latebloom.report.figures import Figure
 from latebloom.report.page import Page
 from latebloom.report.panel import Panel
+from latebloom.report.study_tables import if_few
 from latebloom.report.tables import Table, as_html
 from latebloom.results.record import RunRecord
 
@@ -144,10 +145,8 @@ def _caption(panel: Panel) -> str:
     tested = f"{sequences[0]:,}" if len(sequences) == 1 else f"{sequences[0]:,} to {sequences[-1]:,}"
     if panel.is_single:
         return f"One seed: there are no error bars. {tested} sequences a length. Points are tested lengths."
-    return (
-        f"Means over seeds; bands are 95% bootstrap intervals over seeds, which are somewhat too narrow for fewer than "
-        f"about ten. {tested} sequences a length and seed. Points are tested lengths."
-    )
+    narrow = if_few(panel) or ", somewhat too narrow for fewer than about ten"
+    return f"Means over seeds; a band is a 95% bootstrap interval over seeds{narrow}. {tested} sequences a length and seed. Points are tested lengths."
 
 
 def _add_runs(page: Page, runs: Sequence[RunRecord]) -> None:

@@ -128,9 +128,10 @@ def _share(part: int, whole: int) -> Cell:
 def _over_seeds(panel: Panel, what: str) -> str:
     if panel.is_single:
         return "One seed: there are no error bars."
-    return f"{what} with its 95% bootstrap interval{_if_few(panel)}; {MISSING} means not measured."
+    return f"{what} with its 95% bootstrap interval{if_few(panel)}; {MISSING} means not measured."
 
 
-def _if_few(panel: Panel) -> str:
+def if_few(panel: Panel) -> str:
+    """What an interval over few seeds is worth; nothing if there are more."""
     fewest = min((len(seeds) for seeds in panel.finished.values() if len(seeds) > 1), default=FEW)
     return "" if fewest >= FEW else f", which for {fewest} seeds is little more than their range"

@@ -19,8 +19,8 @@ def flat(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def settings_in(text: str) -> dict[str, Any]:
-    """The settings of a configuration that was written as JSON; none if it is not. A setting that there was not yet when
-    it was written has its default, which does what was done then."""
+    """The settings of a configuration that was written as JSON; none if it is not. One that there was not yet when it
+    was written has its default, which does what was done then."""
     try:
         config = json.loads(text)
     except ValueError:
