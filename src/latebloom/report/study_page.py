@@ -147,8 +147,8 @@ def _caption(panel: Panel) -> str:
         return f"One seed: there are no error bars. {tested} sequences a length. Points are tested lengths."
     narrow = if_few(panel) or ", somewhat too narrow for fewer than about ten"
     return (
-        f"Means over seeds; a band is a 95% bootstrap interval over seeds{narrow}. {tested} sequences a length and seed. "
-        "Points are tested lengths."
+        f"Means over seeds; a band is a 95% bootstrap interval over seeds{narrow}. "
+        f"{tested} sequences a length and seed. Points are tested lengths."
     )
 
 
