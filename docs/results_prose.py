@@ -321,7 +321,7 @@ def told_from_chance(panel: Panel) -> Iterator[str]:
     (compared,) = comparisons([panel])
     near, far = ([one for one in compared[at(panel, m)] if one.p_corrected < SETTLED_AT] for m in (NEAR, FAR))
     of_several = [arm for arm, others in panel.against.items() if len(others) > 1]
-    names = [f"`{one.first}`{f' (than `{one.second}`)' if one.first in of_several else ''}" for one in near]
+    names = [f"`{one.first}`{f' (held against `{one.second}`)' if one.first in of_several else ''}" for one in near]
     assert all(one.difference.mean < 0 for one in (*near, *far))
     yield (
         f"Corrected for these {near[0].together} comparisons, {word(seeds(panel, 'dat'))} seeds tell {word(len(near))} "
