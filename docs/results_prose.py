@@ -311,9 +311,10 @@ def holding() -> Iterator[str]:
         yield f"with noise of {deviation:g}"
     yield f"and noise of deviation {noise(composite('paper')):g} on what the recurrence remembers"
     yield (
-        f"{exact(panel, none_held)} of its {seeds(panel, none_held)} seeds are exact, and "
+        f"Exact, at sixteen times too, are {exact(panel, none_held)} of its {seeds(panel, none_held)} seeds and "
         f"{exact(panel, 'recall withheld')} of `recall withheld`"
     )
+    yield f"`joint`, with neither, is {ahead(panel, 'joint', NEAR):.0f} points behind `dat`"
 
 
 def told_from_chance(panel: Panel) -> Iterator[str]:

@@ -223,7 +223,7 @@ def study(
 
     Args:
         name: A named study, or a Python file with one of your own.
-        list_studies: Show the named studies, or those of a file, and how many runs they are.
+        list_studies: Show the named studies, or the one or the file that is given, and how many runs they are.
         scale: How many seeds and steps: tiny takes minutes on two cores, paper and large want a GPU.
         seeds: How many seeds instead of the scale's.
         out: The study's folder; studies/NAME-SCALE unless given.
@@ -235,7 +235,7 @@ def study(
     from latebloom.study import list_all, run_study
 
     if list_studies:
-        list_all(Console(), None if name is None or not name.endswith(".py") else Path(name))
+        list_all(Console(), name)
         return
     if name is None:
         raise ConfigError("study: give a name or a Python file; `latebloom study --list` shows the names")

@@ -14,7 +14,7 @@ from rich.table import Table
 from latebloom.config import RunConfig
 from latebloom.errors import ConfigError, InterruptedRun, require
 from latebloom.progress import StudyBar
-from latebloom.report.statistics import SETTLED_AT, seeds_to_settle
+from latebloom.report.statistics import SETTLED_AT, seeds_to_settle, smallest_corrected
 from latebloom.report.study import read_sections, write_report
 from latebloom.report.terminal import say, show_table
 from latebloom.studies.execute import StudyOutcome, execute
@@ -86,30 +86,36 @@ def _trainer(on: str, address: str | None, workers: int | None) -> Iterator[Call
         yield train_on_ray
 
 
-def list_all(console: Console, file: Path | None = None) -> None:
-    """The named studies, or those of a file, with their size at each scale."""
+def list_all(console: Console, name: str | None = None) -> None:
+    """All named studies, or one, or those of a file, with their size at each scale."""
+    file, _, chosen = (name or "").partition(":")
+    if name is None:
+        studies = known_studies()
+    elif file.endswith(".py") and not chosen:
+        studies = studies_in(Path(file))
+    else:
+        studies = dict([find_study(name)])
     table = Table(box=None, pad_edge=False)
     table.add_column("study")
     table.add_column("question")
     for scale in SCALES:
         table.add_column(f"runs, {scale}", justify="right")
-    for name, function in (known_studies() if file is None else studies_in(file)).items():
-        plans = [plan_of(name, function, scale) for scale in SCALES]
+    for title, function in studies.items():
+        plans = [plan_of(title, function, scale) for scale in SCALES]
         runs = [str(plan.run_count + plan.tuning_count) for plan in plans]
-        table.add_row(name, (function.__doc__ or "").strip().partition("\n")[0], *runs)
+        table.add_row(title, (function.__doc__ or "").strip().partition("\n")[0], *runs)
     console.print(table)
 
 
 def _too_few(plan: Plan) -> str:
-    """That so few seeds cannot tell any difference from chance, and how many could; nothing of one seed, which has no
-    error bars at all."""
-    seeds, pairs = min(len(plan.seeds_of(arm)) for arm in plan.arms), plan.comparison_count
-    enough = seeds_to_settle(pairs) if pairs else 0
-    if seeds < 2 or seeds >= enough:
+    """That so few seeds cannot tell any difference from chance, and how many could; nothing where no arms share two
+    seeds, for then there are no error bars at all."""
+    shared = plan.shared_seeds
+    if not shared or min(smallest_corrected(shared)) < SETTLED_AT:
         return ""
     return (
-        f"with {seeds} seeds no difference between arms can be told from chance (p below {SETTLED_AT:g}, corrected for "
-        f"{pairs} comparison{'s' * (pairs > 1)}); {enough} could, and seeds can be added later"
+        f"with {max(shared)} shared seeds no difference between arms can be told from chance (p below {SETTLED_AT:g}, "
+        f"corrected for {len(shared)} comparison{'s' * (len(shared) > 1)}); {seeds_to_settle(len(shared))} could"
     )
 
 

@@ -61,9 +61,10 @@ def test_fewer_comparisons_settle_with_as_many_seeds_what_all_pairs_cannot():
     ]
     panel, compared = only(records)
     assert max(one.p_corrected for one in compared[75]) < 0.05
-    assert "corrected for the study's 24 comparisons at each length): at length 75 24 are behind." in (
-        doubt(panel, compared)
+    said = (
+        "corrected for the study's 24 comparisons at each length): at length 75, the first of 24 pairs of 24 is behind."
     )
+    assert said in doubt(panel, compared)
     every, all_pairs = only([replace(run, against=()) for run in records])
     assert min(one.p_corrected for one in all_pairs[75]) > 0.5
     note = comparison_tables(every, all_pairs)["compared"].note
@@ -125,13 +126,13 @@ def test_the_table_says_what_each_change_does_near_and_far():
 def test_the_sentence_names_the_arms_that_differ():
     panel, compared = only(runs())
     assert doubt(panel, compared).endswith(
-        "Other than what they are held against by more than chance (p below 0.05, corrected for the study's 4 "
-        "comparisons at each length): at length 75 ramp, joint and joint (late) [against dat] are behind; at length "
-        "400 ramp is ahead and joint and joint (late) [against dat] are behind."
+        "Different from what they are held against by more than chance (p below 0.05, corrected for the study's 4 "
+        "comparisons at each length): at length 75, ramp, joint and joint (late) [against dat] are behind; at length "
+        "400, ramp is ahead and joint and joint (late) [against dat] are behind."
     )
     few, compared = only(runs(seeds=3))
     assert doubt(few, compared) == (
-        "Means over 3 seeds. So few cannot settle whether any arm differs from what it is held against; 8 could "
+        "Means over 3 seeds. So few seeds cannot settle whether any arm differs from what it is held against; 8 could "
         "(p below 0.05, corrected for the study's 4 comparisons at each length)."
     )
     note = comparison_tables(few, compared)["effects"].note

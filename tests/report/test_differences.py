@@ -68,6 +68,14 @@ def test_a_setting_that_an_arm_was_run_before_has_its_default():
     assert rows == {"old": "–", "noisy": said, "noisier": said, "new": "–"}
 
 
+def test_beside_a_configuration_that_this_version_cannot_read_all_stand_as_they_were_written():
+    now, other = (json.loads(json.dumps(recipe("demo-dat").to_json())) for _ in range(2))
+    other["training"]["stairs"] = 3
+    other["training"]["steps"] = 7
+    said = "training.steps=7 training.stairs=3"
+    assert rows_of(now=json.dumps(now), other=json.dumps(other)) == {"now": "–", "other": said}
+
+
 def test_without_two_configurations_that_differ_there_is_no_table():
     assert rows_of(joint=changed(), other=changed()) is None
     assert rows_of(joint=changed()) is None

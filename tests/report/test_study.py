@@ -420,7 +420,7 @@ def test_few_arms_have_lines_first_and_then_every_seed(tmp_path):
     write_results(tmp_path / "a.parquet", few)
     page = study_page(read_sections([tmp_path / "a.parquet"]))
     assert page.index("paper-composite-25-accuracy") < page.index("paper-composite-25-arms")
-    assert page.count(", which for 3 seeds is little more than their range") == 3  # a picture and two tables
+    assert page.count(", which for 3 seeds is at most their range, and far too narrow") == 3  # a picture and two tables
     assert "<summary>By length</summary>" not in page
 
 

@@ -51,6 +51,14 @@ def test_a_folder_of_runs_is_the_runs_in_it_and_an_arm_that_fills_one_is_called_
     assert [(one.arm, one.seed) for one in found] == [("many", 0), ("many", 1), ("many", 2), ("wide", quick.seed)]
     some = gather([Path("runs/many/seed-0"), Path("runs/many/seed-2")])
     assert [(one.arm, one.seed) for one in some] == [("many", 0), ("many", 2)]
+    beside = Path("runs", "many", "seed-1", "config.json")
+    before = beside.read_text()
+    beside.write_text(
+        before.replace('"steps"', '"stairs"')
+    )  # a run that this version cannot read, and that is not asked for
+    some = gather([Path("runs/many/seed-0"), Path("runs/many/seed-2")])
+    assert [one.arm for one in some] == ["seed-0", "seed-0"]
+    beside.write_text(before)
     assert [one.arm for one in gather([Path("runs/many/seed-0"), Path("runs/wide")])] == ["many/seed-0", "wide"]
     Path("by-link").symlink_to(Path("runs", "wide"))
     assert [one.arm for one in gather([Path("by-link")])] == ["by-link"]

@@ -17,6 +17,8 @@ from processes import workers_of
 from latebloom import run
 from latebloom.cli import main
 from latebloom.errors import CheckpointError, InterruptedRun, LatebloomError
+from latebloom.report.choices import choices_table
+from latebloom.report.panel import panels
 from latebloom.results.file import read_results
 from latebloom.studies.execute import _in_few_words, changes, execute
 from latebloom.studies.local import train_all
@@ -222,9 +224,15 @@ def test_two_studies_do_not_share_a_folder(plan, tmp_path):
         return in_turn(configs, folder)
 
     execute("mine", plan, tmp_path, nested)
-    for other in (("yours", plan), ("mine", replace(plan, seeds=(0,))), ("mine", replace(plan, tuning_seeds=(8,)))):
-        with pytest.raises(CheckpointError, match="holds another study, or this one with other settings, more seeds"):
+    for other in (("yours", plan), ("mine", replace(plan, tuning_seeds=(8,)))):
+        with pytest.raises(CheckpointError, match="holds another study, or this one with other settings"):
             execute(*other, tmp_path, in_turn)
+    with pytest.raises(CheckpointError, match=r"has runs of joint with seeds that this study lacks \(1\)"):
+        execute("mine", replace(plan, seeds=(0,)), tmp_path, in_turn)
+    for damage in ("{}", '{"arms": [3], "seeds": 4}', "[]"):
+        (tmp_path / "study.json").write_text(damage)
+        with pytest.raises(CheckpointError):
+            execute("mine", plan, tmp_path, in_turn)
 
 
 def test_seeds_can_be_added_to_a_study_and_those_that_are_done_stay(plan, tmp_path):
@@ -241,6 +249,12 @@ def test_seeds_can_be_added_to_a_study_and_those_that_are_done_stay(plan, tmp_pa
     assert {file: file.stat().st_mtime_ns for file in before} == before
     records = read_results([outcome.results])
     assert [(one.arm, one.seed) for one in records] == [(arm, seed) for arm in ("joint", "tuned") for seed in range(3)]
+
+    def stop(configs, folder):
+        raise InterruptedRun("stopped")
+
+    with pytest.raises(InterruptedRun):  # seeds that were asked for by mistake, none of which has begun
+        execute("mine", replace(plan, seeds=range(8)), tmp_path, stop)
     more_of_one = replace(plan, arms=[replace(plan.arms[0], seeds=range(4)), plan.arms[1]], seeds=(0, 1, 2))
     assert len(read_results([execute("mine", more_of_one, tmp_path, in_turn).results])) == 7
 
@@ -346,6 +360,28 @@ def test_the_paper_in_small_takes_minutes(tmp_path, capsys):
     assert all(arm.name in page for arm in plan.arms)
 
 
+def test_a_choice_whose_runs_have_begun_stands_with_its_figures_when_another_overtakes_it(two_rounds, tmp_path):
+    plan = replace(two_rounds, finalists=1)
+    execute("mine", plan, tmp_path / "whole", in_turn)
+    (whole,) = json.loads((tmp_path / "whole" / "choices.json").read_text())
+
+    def without_the_best(configs, folder):
+        failed = {name: "no luck" for name in configs if f"choice-{whole['chosen']}/" in name}
+        return in_turn({name: config for name, config in configs.items() if name not in failed}, folder) | failed
+
+    out = tmp_path / "cut"
+    execute("mine", plan, out, without_the_best)
+    execute("mine", replace(plan, seeds=(0, 1)), out, in_turn)
+    (after,) = json.loads((out / "choices.json").read_text())
+    assert after["chosen"] == 1 - whole["chosen"]
+    assert [one["seeds"] for one in after["choices"]] == [2, 2]  # both rounds of the one that stands, and of the best
+    (panel,) = panels(read_results([out / "results.parquet"]))
+    note = choices_table(panel, read_results([out / "tuning.parquet"])).note
+    scores = [one["accuracy_beyond"] for one in after["choices"]]
+    is_overtaken = scores[whole["chosen"]] > scores[after["chosen"]]
+    assert ("Of tuned another setting has done better since" in note) == is_overtaken
+
+
 def test_the_list_of_a_file_names_its_studies(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(
         "from latebloom import recipe\nfrom latebloom.studies.plan import Arm, Plan, study\n"
@@ -362,13 +398,23 @@ def test_the_list_of_a_file_names_its_studies(tmp_path, capsys):
     ("seeds", "said"),
     [
         (1, ""),
-        (5, "with 5 seeds no difference between arms can be told from chance (p below 0.05, corrected for 3 "
-         "comparisons); 7 could, and seeds can be added later"),
+        (5, "with 5 shared seeds no difference between arms can be told from chance (p below 0.05, corrected for 3 "
+         "comparisons); 7 could"),
         (7, ""),
     ],
 )  # fmt: skip
 def test_that_seeds_are_too_few_is_said_before_the_work(tiny, seeds, said):
     assert _too_few(Plan([Arm(name, tiny) for name in "abc"], seeds=range(seeds))) == said
+
+
+def test_seeds_are_too_few_only_if_no_pair_of_arms_shares_enough(tiny):
+    def note(*seeds):
+        return _too_few(Plan([Arm(str(i), tiny, seeds=of_arm) for i, of_arm in enumerate(seeds)], seeds=(0,)))
+
+    assert note(range(20), range(20), range(20), range(3)) == ""  # three pairs can be told apart
+    assert "with 2 shared seeds" in note(range(10), range(8, 18))
+    assert "corrected for 3 comparisons" in note(range(4), range(4), range(4), range(1))
+    assert note(range(10), range(10, 20)) == ""  # nothing to compare
 
 
 def test_the_list_names_every_study(capsys):

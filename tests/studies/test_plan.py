@@ -141,10 +141,15 @@ def test_the_pairs_that_are_compared_are_those_named_in_a_group_or_all_of_it(tin
     def arms(group, *against):
         return [Arm(f"{group} {i}", tiny, group=group, against=others) for i, others in enumerate(against)]
 
-    assert Plan(arms("a", (), (), (), ()), seeds=[0]).comparison_count == 6
+    assert Plan(arms("a", (), (), (), ()), seeds=range(5)).shared_seeds == [5] * 6
     named = arms("b", (), "b 0", "b 0", ("b 0", "b 1"))
-    assert Plan(named, seeds=[0]).comparison_count == 4
-    assert Plan([*arms("a", (), (), ()), *named], seeds=[0]).comparison_count == 3 + 4
+    assert Plan(named, seeds=range(5)).shared_seeds == [5] * 4
+    assert Plan([*arms("a", (), (), ()), *named], seeds=range(5)).shared_seeds == [5] * (3 + 4)
+    longer = replace(tiny, training=replace(tiny.training, length=4))
+    apart = [*arms("a", (), ()), Arm("long", longer, group="a")]
+    assert Plan(apart, seeds=range(5)).shared_seeds == [5]  # arms of another training length have a chart of their own
+    with pytest.raises(ConfigError, match="it is trained up to length 4 and a 0 up to 5"):
+        Plan([*apart[:2], replace(apart[2], against="a 0")], seeds=range(5))
 
 
 def test_an_arm_can_have_seeds_of_its_own(tiny):

@@ -1,6 +1,5 @@
 """Arms side by side, near and far: where each stands, and what each change does."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,18 +63,20 @@ def effects_figure(panel: Panel, compared: Compared) -> Figure | None:
     pairs = [(length, one) for length, several in compared.items() for one in several]
     if not panel.against or not pairs:
         return None
-    ((usual, _),) = Counter(one.second for _, one in pairs).most_common(1)
-    rows = []
+    rows, reference = [], panel.reference
     for length, one in pairs:
-        name = one.first if one.second == usual else f"{one.first}\nagainst {one.second}"
+        name = one.first if one.second == reference else f"{one.first}\nagainst {one.second}"
         ahead = paired(*(panel.by_seed(arm, length) for arm in (one.first, one.second)))
         mean = one.difference
         interval = f"{100 * (mean.low or 0):+.1f} to {100 * (mean.high or 0):+.1f}".replace("-", "−")
         rows += _rows(name, times(panel, length), mean, interval, ahead, times_hundred=True)
     names = list(dict.fromkeys(row["arm"] for row in rows))
-    named = "the arm named under it, or of " * any(one.second != usual for _, one in pairs)
-    note = f"What each change does: how far an arm is ahead of {named}{usual}, seed by seed. {MARKS}"
-    title = f"{panel.study}, against {usual} unless named: {panel.title}"
+    rivals = ["the arm named under it"] * any(one.second != reference for _, one in pairs)
+    rivals += [] if reference is None else [reference]
+    note = f"What each change does: how far an arm is ahead of {', or of '.join(rivals)}, seed by seed. {MARKS}"
+    title = f"{panel.study}, what each change does: {panel.title}"
+    if reference is not None:
+        title = f"{panel.study}, against {reference}{' unless named' * (len(rivals) > 1)}: {panel.title}"
     return Figure("effects", _chart(rows, panel, names, title, AHEAD), note)
 
 

@@ -33,6 +33,12 @@ def choices_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
     beyond = (
         f" Chosen at an end of what was tried, and perhaps better beyond it: {row(at_an_end)}." if at_an_end else ""
     )
+    overtaken = [arm for arm in panel.arms if _is_overtaken(panel, arm, tried.get(arm, []))]
+    if overtaken:
+        beyond += (
+            f" Of {row(overtaken)} another setting has done better since, when runs that had failed were tried again; "
+            "the runs of the study had begun by then."
+        )
     return Table(
         title=f"How settings were chosen: {panel.title}",
         head=("arm", "chosen", "of", "on held-out seeds", "mean beyond", "next best"),
@@ -94,6 +100,12 @@ def _chosen(panel: Panel, arm: str, tried: list[Tried]) -> tuple[Cell, ...]:
     others = [one.score for one in tried if one is not won and len(one.runs) == len(won.runs)]
     next_best = max((score for score in others if score is not None), default=None)
     return (_named(won.settings, _differing(tried)), *said, _percent(won.score), _percent(next_best))
+
+
+def _is_overtaken(panel: Panel, arm: str, tried: list[Tried]) -> bool:
+    won = _won(panel, arm, tried)
+    rivals = [one.score for one in tried if won and len(one.runs) == len(won.runs) and one.score is not None]
+    return won is not None and won.score is not None and max(rivals) > won.score
 
 
 def _won(panel: Panel, arm: str, tried: list[Tried]) -> Tried | None:

@@ -2,11 +2,12 @@
 
 import json
 import shlex
+from typing import Any
 
 from latebloom.report.panel import Panel
 from latebloom.report.tables import EMPTY, Cell, Table
 from latebloom.results.record import RunRecord
-from latebloom.results.settings import settings_in
+from latebloom.results.settings import settings_in, settings_in_all
 
 Settings = dict[str, str]
 """A configuration as `field: value`, fields named as one would set them."""
@@ -14,7 +15,9 @@ Settings = dict[str, str]
 
 def differences_table(panel: Panel) -> Table | None:
     """A row an arm; None where no two arms have configurations that differ."""
-    configs = {arm: found for arm in panel.arms if (found := settings_of(panel, arm))}
+    first_runs = {run.arm: run for run in reversed(panel.runs)}
+    every = settings_in_all([first_runs[arm].config for arm in panel.arms])
+    configs = {arm: _words(found) for arm, found in zip(panel.arms, every, strict=True) if found}
     if len(configs) < 2:
         return None
     first = next(iter(configs))
@@ -44,9 +47,16 @@ def settings_of(panel: Panel, arm: str) -> Settings:
 
 def run_settings(run: RunRecord) -> Settings:
     """The settings of a run, all but the seed; none if its configuration is not JSON."""
-    named = settings_in(run.config)
-    named.pop("seed", None)
-    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in named.items()}
+    return _words(settings_in(run.config))
+
+
+def _words(settings: dict[str, Any]) -> Settings:
+    """Settings as text, all but the seed."""
+    return {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in settings.items()
+        if name != "seed"
+    }
 
 
 def as_written(settings: Settings) -> Cell:

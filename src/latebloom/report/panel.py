@@ -1,5 +1,6 @@
 """The runs that share a chart, and what their seeds say together."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -116,6 +117,12 @@ class Panel:
         if not any(named.values()):
             return {}
         return {arm: tuple(other for other in named[arm] if other in self.shown) for arm in self.shown}
+
+    @cached_property
+    def reference(self) -> str | None:
+        """The arm that more than half of what is compared is held against, if there is one."""
+        named = Counter(other for others in self.against.values() for other in others)
+        return next((arm for arm, count in named.items() if count > named.total() / 2), None)
 
 
 def panels(records: Sequence[RunRecord]) -> list[Panel]:

@@ -136,11 +136,16 @@ def sign_flip_test(differences: np.ndarray) -> float:
 def holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """The same comparisons with their p values corrected for being made together (Holm)."""
     corrected = _step_down([one.p for one in comparisons])
-    smallest = _step_down([one.smallest_p for one in comparisons])
+    smallest = smallest_corrected([one.difference.seeds for one in comparisons])
     return [
         replace(one, p_corrected=p, smallest_corrected=least, together=len(comparisons))
         for one, p, least in zip(comparisons, corrected, smallest, strict=True)
     ]
+
+
+def smallest_corrected(shared_seeds: Sequence[int]) -> list[float]:
+    """What the corrected p of comparisons over so many seeds could be at best, made together."""
+    return _step_down([_smallest_p(seeds) for seeds in shared_seeds])
 
 
 def seeds_to_settle(comparisons: int) -> int:

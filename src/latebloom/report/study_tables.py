@@ -134,4 +134,4 @@ def _over_seeds(panel: Panel, what: str) -> str:
 def if_few(panel: Panel) -> str:
     """What an interval over few seeds is worth; nothing if there are more."""
     fewest = min((len(seeds) for seeds in panel.finished.values() if len(seeds) > 1), default=FEW)
-    return "" if fewest >= FEW else f", which for {fewest} seeds is little more than their range"
+    return "" if fewest >= FEW else f", which for {fewest} seeds is at most their range, and far too narrow"

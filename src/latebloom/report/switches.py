@@ -62,6 +62,8 @@ def _switches(panel: Panel, arm: str) -> Switches | None:
     if not runs:
         return None
     settings = run_settings(runs[0])
+    if not settings:
+        return None
     otherwise = {name: value for name, value in settings.items() if not name.startswith("delay.until.")}
     steps = tuple(run.switch_step for run in runs if run.switch_step is not None)
     trigger = settings.get("delay.until.name", "")

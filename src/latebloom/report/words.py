@@ -1,6 +1,5 @@
 """What an evaluation, a comparison or a study showed, in a sentence computed from the numbers."""
 
-from collections import Counter
 from collections.abc import Sequence
 
 from latebloom.evaluation.interval import binomial_interval
@@ -90,10 +89,9 @@ def _told(panel: Panel) -> tuple[list[tuple[str, Estimate]], str]:
     best, last = panel.standings[:1], panel.standings[-1:]
     if len(panel.standings) <= MOST_TOLD:
         return panel.standings, ""
-    held = Counter(other for others in panel.against.values() for other in others).most_common(1)
-    usual = [(arm, one) for arm, one in panel.standings[1:-1] if [arm] == [name for name, _ in held]]
-    if usual:
-        return [*best, *usual, *last], (
+    reference = [(arm, one) for arm, one in panel.standings[1:-1] if arm == panel.reference]
+    if reference:
+        return [*best, *reference, *last], (
             f" (the best, the one that most are held against, and the last of {len(panel.standings)})"
         )
     return [*panel.standings[:2], *last], f" (the best two and the last of {len(panel.standings)})"
@@ -154,7 +152,9 @@ def _settled_against(panel: Panel, compared: Compared) -> str:
     test = f"(p below {SETTLED_AT:g}, corrected for the study's {many} at each length)"
     if all(one.smallest_corrected >= SETTLED_AT for several in near_and_far.values() for one in several):
         enough = seeds_to_settle(min(together))
-        return f" So few cannot settle whether any arm differs from what it is held against; {enough} could {test}."
+        return (
+            f" So few seeds cannot settle whether any arm differs from what it is held against; {enough} could {test}."
+        )
     told = []
     for length, several in near_and_far.items():
         settled = [one for one in several if one.p_corrected < SETTLED_AT]
@@ -162,15 +162,15 @@ def _settled_against(panel: Panel, compared: Compared) -> str:
             "ahead": [one for one in settled if one.difference.mean > 0],
             "behind": [one for one in settled if one.difference.mean < 0],
         }
-        found = [f"{_who(panel, pairs)} {side}" for side, pairs in sides.items() if pairs]
-        told.append(f"at length {length} {' and '.join(found) or 'none'}")
-    return f" Other than what they are held against by more than chance {test}: {'; '.join(told)}."
+        found = [f"{_who(panel, pairs, len(several))} {side}" for side, pairs in sides.items() if pairs]
+        told.append(f"at length {length}, {' and '.join(found) or 'none'}")
+    return f" Different from what they are held against by more than chance {test}: {'; '.join(told)}."
 
 
-def _who(panel: Panel, pairs: Sequence[Comparison]) -> str:
+def _who(panel: Panel, pairs: Sequence[Comparison], of: int) -> str:
     """The arms of some comparisons, each with the other one where it has several, or how many these are."""
     if len(pairs) > MOST_DIFFERENCES:
-        return f"{len(pairs)} are"
+        return f"the first of {len(pairs)} pairs of {of} is"
     names = [
         one.first if len(panel.against[one.first]) == 1 else f"{one.first} [against {one.second}]" for one in pairs
     ]

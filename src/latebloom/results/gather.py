@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from latebloom.config import RunConfig
-from latebloom.errors import ResultsError
+from latebloom.errors import LatebloomError, ResultsError
 from latebloom.results.collect import StudyRun, collect
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, read_results
 from latebloom.results.record import RunRecord
@@ -63,6 +63,14 @@ def _arm_of(folder: Path) -> str:
     return replace(RunFolder(folder).read_config(), seed=0).hash
 
 
+def _is_like(run: Path, other: Path) -> bool:
+    """Whether two runs are of one arm; one that this version cannot read is of another."""
+    try:
+        return _arm_of(run) == _arm_of(other)
+    except LatebloomError:
+        return False
+
+
 def _absolute(folder: Path) -> Path:
     """The folder by the name that it was given, links and all."""
     return Path(os.path.abspath(folder))
@@ -84,5 +92,5 @@ def _place(runs: list[Path], others: set[Path]) -> Path:
     that of the first."""
     parent = runs[0].parent
     is_theirs = len(runs) > 1 and parent not in others and all(run.parent == parent for run in runs)
-    is_theirs = is_theirs and all(_arm_of(folder) == _arm_of(runs[0]) for folder in RunFolder(parent).runs_below())
+    is_theirs = is_theirs and all(_is_like(runs[0], folder) for folder in RunFolder(parent).runs_below())
     return parent if is_theirs else runs[0]

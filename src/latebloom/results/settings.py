@@ -1,7 +1,7 @@
 """A configuration as its settings, each named as one would write it: `training.full.warmup`."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,14 +19,23 @@ def flat(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def settings_in(text: str) -> dict[str, Any]:
-    """The settings of a configuration that was written as JSON; none if it is not. One that there was not yet when it
-    was written has its default, which does what was done then."""
+    """The settings of a configuration that was written as JSON; none if it is not."""
+    (found,) = settings_in_all([text])
+    return found
+
+
+def settings_in_all(texts: Sequence[str]) -> list[dict[str, Any]]:
+    """The settings of several, to be set beside each other. One that there was not yet when a configuration was written
+    has its default, which does what was done then; but if this version cannot read them all, all stand as written."""
+    written = [_parsed(text) for text in texts]
+    with suppress(ConfigError):
+        written = [json.loads(json.dumps(config_from(config).to_json())) if config else {} for config in written]
+    return [dict(flat(config)) if config else {} for config in written]
+
+
+def _parsed(text: str) -> dict[str, Any]:
     try:
         config = json.loads(text)
     except ValueError:
         return {}
-    if not isinstance(config, dict):
-        return {}
-    with suppress(ConfigError):  # one that this version cannot read stands as it is
-        config = json.loads(json.dumps(config_from(config).to_json()))
-    return dict(flat(config))
+    return config if isinstance(config, dict) else {}

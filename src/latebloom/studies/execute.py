@@ -95,12 +95,13 @@ def _tuning_runs(name: str, plan: Plan, out: Path) -> list[StudyRun]:
 def _second_round(name: str, plan: Plan, out: Path) -> list[StudyRun]:
     """The best choices of every arm, after the first round, on more held-out seeds."""
     first = _tuning_runs(name, plan, out)
-    return [
-        _tuning_run(name, arm, place, k, seed)
-        for arm, place in _places(plan, out / "tuning")
-        for k in _best([_score(runs) for runs in _by_choice(arm, first)], plan.finalists)
-        for seed in plan.second_round
-    ]
+    runs = []
+    for (arm, place), (_, final) in zip(_places(plan, out / "tuning"), _places(plan, out), strict=True):
+        best = _best([_score(tried) for tried in _by_choice(arm, first)], plan.finalists)
+        begun = _begun(arm, final, plan)  # it stands, also if a run that had failed would put another before it now
+        finalists = best if begun is None or begun in best else [*best, begun]
+        runs += [_tuning_run(name, arm, place, k, seed) for k in finalists for seed in plan.second_round]
+    return runs
 
 
 def _tuning_run(name: str, arm: Arm, place: Path, k: int, seed: int) -> StudyRun:
@@ -251,25 +252,30 @@ def _claimed(out: Path, name: str, plan: Plan) -> Iterator[None]:
             ],
         }
         file = out / "study.json"
-        if file.exists() and not _goes_on(RunFolder(out).read_json(file), about):
+        if file.exists() and _but_seeds(RunFolder(out).read_json(file)) != _but_seeds(about):
             raise CheckpointError(
-                f"out: {out} holds another study, or this one with other settings, more seeds or at another scale; "
+                f"out: {out} holds another study, or this one with other settings or at another scale; "
                 "choose another folder"
             )
+        for arm, place in _places(plan, out):
+            if lacking := sorted(_begun_seeds(place) - set(plan.seeds_of(arm))):
+                numbers = ", ".join(map(str, lacking))
+                raise CheckpointError(
+                    f"out: {out} has runs of {arm.name} with seeds that this study lacks ({numbers}); seeds can be "
+                    "added but not taken away, so give these too or choose another folder"
+                )
         write_json(file, about)
         yield
 
 
-def _goes_on(before: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Whether a study is the one that was begun, with as many seeds or more: those that are done stay as they are."""
+def _but_seeds(about: Any) -> Any:
+    """What a study is, without the seeds of its runs, which may grow: those that are done stay as they are."""
+    if isinstance(about, dict):
+        return {name: _but_seeds(value) for name, value in about.items() if name != "seeds"}
+    return [_but_seeds(one) for one in about] if isinstance(about, list) else about
 
-    def seeds_of(about: dict[str, Any]) -> list[set[int]]:
-        return [set(arm.get("seeds") or about["seeds"]) for arm in about["arms"]]
 
-    def all_else(about: dict[str, Any]) -> dict[str, Any]:
-        arms = [{name: value for name, value in arm.items() if name != "seeds"} for arm in about["arms"]]
-        return {name: value for name, value in about.items() if name != "seeds"} | {"arms": arms}
-
-    return all_else(before) == all_else(now) and all(
-        old <= new for old, new in zip(seeds_of(before), seeds_of(now), strict=True)
-    )
+def _begun_seeds(place: Path) -> set[int]:
+    """The seeds of an arm whose runs have begun."""
+    folders = (file.parent.name.removeprefix("seed-") for file in place.glob("seed-*/config.json"))
+    return {int(seed) for seed in folders if seed.isdigit()}

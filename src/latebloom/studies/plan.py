@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import comb
+from itertools import combinations
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -107,7 +107,7 @@ class Plan:
                 raise ConfigError(
                     f"arm {arm.name}: against: {arm.against!r} is neither the name of an arm nor a row of such names"
                 )
-            beside = [other.name for other in self.arms if other.task == arm.task and other is not arm]
+            beside = {other.name: other for other in self.arms if other.task == arm.task and other is not arm}
             for other in arm.others:
                 if not beside:
                     raise ConfigError(f"arm {arm.name}: against: there is no {other}, nor any other arm, on {arm.task}")
@@ -115,8 +115,13 @@ class Plan:
                     raise ConfigError(f"arm {arm.name}: against: it cannot be held against itself")
                 if other not in beside:
                     raise unknown(f"arm {arm.name}: against", other, beside)
-                rival = next(one for one in self.arms if (one.task, one.name) == (arm.task, other))
-                if not set(self.seeds_of(arm)) & set(self.seeds_of(rival)):
+                lengths = arm.config.training.length, beside[other].config.training.length
+                if lengths[0] != lengths[1]:
+                    raise ConfigError(
+                        f"arm {arm.name}: against: it is trained up to length {lengths[0]} and {other} up to "
+                        f"{lengths[1]}; arms are compared at multiples of one length"
+                    )
+                if not self._shared_seeds(arm, beside[other]):
                     raise ConfigError(
                         f"arm {arm.name}: against: it shares no seed with {other}, and seeds are compared"
                     )
@@ -129,10 +134,20 @@ class Plan:
         return arm.seeds or self.seeds
 
     @property
-    def comparison_count(self) -> int:
-        """How many pairs of arms are compared: those that are named in a group, or else all of it."""
-        groups = {arm.task: [one for one in self.arms if one.task == arm.task] for arm in self.arms}
-        return sum(sum(len(arm.others) for arm in arms) or comb(len(arms), 2) for arms in groups.values())
+    def shared_seeds(self) -> list[int]:
+        """Of each pair of arms that is compared, how many seeds both have: of the pairs that are named among the arms
+        of one group and training length, or else of all; two seeds or more make a comparison."""
+        groups: dict[tuple[str, int], list[Arm]] = {}
+        for arm in self.arms:
+            groups.setdefault((arm.task, arm.config.training.length), []).append(arm)
+        shared = []
+        for arms in groups.values():
+            named = [(arm, other) for arm in arms for other in arms if other.name in arm.others]
+            shared += [self._shared_seeds(*pair) for pair in named or combinations(arms, 2)]
+        return [seeds for seeds in shared if seeds > 1]
+
+    def _shared_seeds(self, first: Arm, second: Arm) -> int:
+        return len(set(self.seeds_of(first)) & set(self.seeds_of(second)))
 
     @property
     def run_count(self) -> int:
