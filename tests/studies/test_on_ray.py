@@ -133,7 +133,8 @@ def test_ctrl_c_stops_the_runs_which_save_and_go_on(cluster, tiny, tmp_path, sha
         train_on_ray(configs, tmp_path, observe=interrupt)
     unfinished = [name for name in "ab" if not (tmp_path / name / "result.json").exists()]
     assert unfinished  # 400 steps leave time to ask
-    assert not (tmp_path / "c").exists()  # there was no core for it
+    if len(unfinished) == 2:  # on a busy machine one may have ended before the other began
+        assert not (tmp_path / "c").exists()  # there was no core for it
     for name in unfinished:
         assert latest_checkpoint(tmp_path / name / "checkpoints") is not None
     assert train_on_ray(configs, tmp_path) == {}
