@@ -56,6 +56,15 @@ def test_it_says_when_more_might_be_gained_beyond_what_was_tried(studied):
     assert "at an end" not in choices_table(panels(runs)[0], two).note
 
 
+def test_it_says_when_another_setting_has_overtaken_the_one_whose_runs_had_begun(studied):
+    runs, tuning = studied
+    said = "Of dat another setting has done better since, when runs that had failed were tried again"
+    assert said not in choices_table(panels(runs)[0], tuning).note
+    better = [with_rate(0.4, "dat, choice 3", 1000 + i, 0.95, "paper, tuning") for i in range(4)]
+    assert said in choices_table(panels(runs)[0], [*tuning, *better]).note
+    assert said not in choices_table(panels(runs)[0], [*tuning, *better[:2]]).note  # on fewer seeds it is no rival
+
+
 def test_every_setting_is_there_the_best_of_those_that_were_tried_most_first(studied):
     runs, tuning = studied
     tuning.append(with_rate(0.4, "dat, choice 3", 1000, 0.9, "paper, tuning"))

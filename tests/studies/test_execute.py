@@ -17,8 +17,6 @@ from processes import workers_of
 from latebloom import run
 from latebloom.cli import main
 from latebloom.errors import CheckpointError, InterruptedRun, LatebloomError
-from latebloom.report.choices import choices_table
-from latebloom.report.panel import panels
 from latebloom.results.file import read_results
 from latebloom.studies.execute import _in_few_words, changes, execute
 from latebloom.studies.local import train_all
@@ -375,11 +373,6 @@ def test_a_choice_whose_runs_have_begun_stands_with_its_figures_when_another_ove
     (after,) = json.loads((out / "choices.json").read_text())
     assert after["chosen"] == 1 - whole["chosen"]
     assert [one["seeds"] for one in after["choices"]] == [2, 2]  # both rounds of the one that stands, and of the best
-    (panel,) = panels(read_results([out / "results.parquet"]))
-    note = choices_table(panel, read_results([out / "tuning.parquet"])).note
-    scores = [one["accuracy_beyond"] for one in after["choices"]]
-    is_overtaken = scores[whole["chosen"]] > scores[after["chosen"]]
-    assert ("Of tuned another setting has done better since" in note) == is_overtaken
 
 
 def test_the_list_of_a_file_names_its_studies(tmp_path, capsys):

@@ -152,6 +152,11 @@ def test_the_pairs_that_are_compared_are_those_named_in_a_group_or_all_of_it(tin
         Plan([*apart[:2], replace(apart[2], against="a 0")], seeds=range(5))
 
 
+def test_an_arm_that_is_alone_cannot_be_held_against_itself_either(tiny):
+    with pytest.raises(ConfigError, match="arm dat: against: it cannot be held against itself"):
+        Plan([Arm("dat", tiny, against="dat")], seeds=[0])
+
+
 def test_an_arm_can_have_seeds_of_its_own(tiny):
     few, others = Arm("few", tiny, seeds=range(2)), Arm("others", tiny)
     plan = Plan([few, others], range(5))

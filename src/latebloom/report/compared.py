@@ -8,6 +8,8 @@ from latebloom.report.statistics import EXACT_UP_TO, SETTLED_AT, Comparison, com
 from latebloom.report.study_tables import accuracy_cell, p_value, points, times
 from latebloom.report.tables import EMPTY, Cell, Table
 
+TESTED = ("ahead in", "Cliff's delta", "p", "p, corrected")
+"""The columns that tell how sure a difference is."""
 Compared = Mapping[int, Sequence[Comparison]]
 """The comparisons of a panel at the compared length and at the longest."""
 
@@ -73,10 +75,6 @@ def effects_table(panel: Panel, length: int, compared: Sequence[Comparison]) -> 
         ),
         names=2,
     )
-
-
-TESTED = ("ahead in", "Cliff's delta", "p", "p, corrected")
-"""The columns that tell how sure a difference is."""
 
 
 def _cells(one: Comparison) -> tuple[Cell, ...]:

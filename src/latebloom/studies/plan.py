@@ -109,10 +109,10 @@ class Plan:
                 )
             beside = {other.name: other for other in self.arms if other.task == arm.task and other is not arm}
             for other in arm.others:
-                if not beside:
-                    raise ConfigError(f"arm {arm.name}: against: there is no {other}, nor any other arm, on {arm.task}")
                 if other == arm.name:
                     raise ConfigError(f"arm {arm.name}: against: it cannot be held against itself")
+                if not beside:
+                    raise ConfigError(f"arm {arm.name}: against: there is no {other}, nor any other arm, on {arm.task}")
                 if other not in beside:
                     raise unknown(f"arm {arm.name}: against", other, beside)
                 lengths = arm.config.training.length, beside[other].config.training.length
