@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from latebloom.kernels import attention, linear, norm
+from latebloom.kernels import attention, embedding, linear, norm
 from latebloom.kernels import lstm as lstm_module
 from latebloom.kernels.lstm import Weights, fused_lstm, lstm_loop
 from latebloom.kernels.precision import precision
@@ -132,6 +132,21 @@ def test_the_fused_fork_adds_what_comes_back_by_the_other_way(device):
         return x * 1, torch.stack([F.layer_norm(x[i], (24,), weight[i], bias[i]) for i in range(2)])
 
     check(norm._FusedFork.apply, plain, [x, *rows_of_parameters(device, 2, (24,), (24,))])
+
+
+# 300 lookups of 3 rows: every one many times, as where sequences are long. 70 rows and width 80 take more than a tile.
+@pytest.mark.parametrize(
+    ("models", "lookups", "rows", "width"), [(2, (3, 7), 5, 16), (3, (300,), 3, 24), (1, (4, 65), 70, 80)]
+)
+def test_looked_up_rows(device, models, lookups, rows, width):
+    numbers = torch.randint(rows, (models, *lookups), device=device)
+    (table,) = rows_of_parameters(device, models, (rows, width))
+
+    def plain(table):
+        return (torch.stack([F.embedding(numbers[i], table[i]) for i in range(models)]),)
+
+    check(lambda table: (embedding._FixedOrder.apply(numbers, table),), plain, [table])
+    assert torch.equal(embedding._FixedOrder.apply(numbers, table), plain(table)[0])
 
 
 @pytest.mark.parametrize(("models", "rows", "inputs", "outputs"), [(2, 70, 16, 48), (1, 65, 100, 130), (3, 3, 64, 192)])

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from latebloom.kernels.attention import attend, causal_attention
+from latebloom.kernels.embedding import embed
 from latebloom.kernels.linear import linear, mlp
 from latebloom.kernels.lstm import Weights, lstm
 from latebloom.kernels.norm import layer_norm
@@ -24,6 +25,7 @@ OPERATIONS = {
     "attention": (causal_attention, [(B, 2, T, D)] * 3),
     "attention together": (lambda together, extra: attend(together, extra, 2), [(B, T, 3 * D), (B, T, D)]),
     "attention alone": (lambda together: attend(together, None, 2), [(B, T, 3 * D)]),
+    "embedding": (lambda table: embed(torch.arange(B * T).view(B, T) % 7, table), [(7, D)]),
     "norm": (layer_norm, [(B, T, D), (D,), (D,)]),
     "linear": (linear, [(B, T, D), (7, D), (7,)]),
     "mlp": (mlp, [(B, T, D), (64, D), (64,), (D, 64), (D,)]),

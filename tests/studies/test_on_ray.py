@@ -18,7 +18,7 @@ from latebloom.errors import ConfigError, InterruptedRun
 from latebloom.results.file import read_results
 from latebloom.studies import on_ray
 from latebloom.studies import ray_cluster as connecting
-from latebloom.studies.local import environment
+from latebloom.studies.local import environment, run_all
 from latebloom.studies.on_ray import train_on_ray
 from latebloom.studies.ray_cluster import ray_cluster
 from latebloom.training.checkpoint import latest_checkpoint
@@ -162,6 +162,66 @@ def test_runs_of_one_shape_are_trained_at_once_and_go_on_so(cluster, tiny, tmp_p
     for name in configs:
         assert len(about(tmp_path / name)["resumed"]) == 1
         assert trained(tmp_path / name) == trained(tmp_path / "alone" / name)
+
+
+def on_a_gpu(test):
+    for mark in (pytest.mark.skipif(not torch.cuda.is_available(), reason="takes a GPU"), pytest.mark.gpu):
+        test = mark(test)
+    return test
+
+
+def of_two_shapes(tiny, steps=24):
+    """Three runs that are a stack, and one that is none."""
+    narrow, wide = (longer(replace(tiny, model=replace(tiny.model, width=width)), steps) for width in (16, 32))
+    return {f"arm/{seed}": replace(narrow, seed=seed) for seed in range(3)} | {"wide": wide}
+
+
+def assert_as_without_ray(configs, folder: Path):
+    run_all(configs, folder / "here", device="cuda")
+    for name in configs:
+        assert trained(folder / name) == trained(folder / "here" / name)
+    assert [json.loads((folder / name / "result.json").read_text())["stacked"] for name in configs] == [3, 3, 3, 1]
+
+
+@on_a_gpu
+def test_on_a_gpu_runs_are_stacked_as_they_are_without_ray(cluster, tiny, tmp_path, sharing):
+    configs = of_two_shapes(tiny)
+    assert train_on_ray(configs, tmp_path) == {}
+    assert {about(tmp_path / name)["device"] for name in configs} == {"cuda"}
+    assert_as_without_ray(configs, tmp_path)
+
+
+@on_a_gpu
+def test_a_stack_on_a_gpu_that_is_stopped_goes_on(cluster, tiny, tmp_path, sharing):
+    configs = of_two_shapes(tiny, steps=2000)
+
+    def interrupt(name, seen):
+        if seen.step > 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(InterruptedRun):
+        train_on_ray(configs, tmp_path, observe=interrupt)
+    assert [folder for folder in tmp_path.glob("stack-*") if latest_checkpoint(folder / "checkpoints") is not None]
+    assert train_on_ray(configs, tmp_path) == {}
+    assert len(about(tmp_path / "arm/0")["resumed"]) == 1
+    assert_as_without_ray(configs, tmp_path)
+
+
+@on_a_gpu
+def test_a_worker_on_a_gpu_that_is_killed_is_started_again(cluster, tiny, tmp_path):
+    configs = of_two_shapes(tiny, steps=1000)
+    killed: list[int] = []
+
+    def kill(name, seen):
+        process = trainer_of(tmp_path / name)
+        if process and name != "wide" and not killed:
+            killed.append(process)
+            os.kill(process, signal.SIGKILL)
+
+    assert train_on_ray(configs, tmp_path, observe=kill) == {}
+    assert killed
+    assert len(about(tmp_path / "arm/0")["resumed"]) == 1
+    assert_as_without_ray(configs, tmp_path)
 
 
 STUDY = """

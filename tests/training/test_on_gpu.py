@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from latebloom import Delay, Phase, RunConfig, Training, at_step, hybrid, run, when_beyond
+from latebloom import Delay, Evaluating, Phase, RunConfig, Training, at_step, hybrid, run, when_beyond
 from latebloom.kernels.precision import precision
 from latebloom.studies.local import run_all
 from latebloom.training import stacked_run
@@ -76,6 +76,20 @@ def test_a_run_repeats_itself_bit_for_bit_captured_or_not(paper, mode, noise):
         first, *others = [torch.cat([p.flatten() for p in trainer.model.parameters()]) for trainer in trainers]
         assert all(torch.equal(first, other) for other in others)
         assert all(torch.equal(stacks[0].stack.flat, stack.stack.flat) for stack in stacks[1:])
+
+
+def test_runs_of_long_sequences_repeat_themselves_too(paper):
+    """Every digit is there many hundred times in a batch, and its gradients are added up in a fixed order."""
+    training = replace(paper.training, length=300, steps=40)
+    config = replace(paper, training=training, delay=None, evaluation=Evaluating(multiples=(1,)))
+    trainers = [Trainer(config, GPU) for _ in range(3)]
+    stacks = [StackedTrainer([replace(config, seed=seed) for seed in (1, 2)], GPU) for _ in range(3)]
+    for one in (*trainers, *stacks):
+        for _ in range(40):
+            one.advance()
+    flat = [torch.cat([p.flatten() for p in trainer.model.parameters()]) for trainer in trainers]
+    for first, *others in (flat, [stack.stack.flat for stack in stacks]):
+        assert all(torch.equal(first, other) for other in others)
 
 
 @pytest.mark.parametrize("mode", ["tf32", "float32", "bf16"])

@@ -2,8 +2,16 @@
 
 from torch import Tensor, nn
 
+from latebloom.kernels.embedding import embed
 from latebloom.kernels.linear import linear, mlp
 from latebloom.kernels.norm import fork, layer_norm
+
+
+class Embedding(nn.Embedding):
+    """(...) -> (..., D)"""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return embed(input, self.weight)
 
 
 class Linear(nn.Linear):

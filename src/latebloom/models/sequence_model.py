@@ -6,7 +6,7 @@ Shapes: B sequences, T tokens, D width, A asked positions, V vocabulary.
 from torch import Tensor, nn
 
 from latebloom.models.block import build_block
-from latebloom.models.layers import Norm
+from latebloom.models.layers import Embedding, Norm
 from latebloom.models.settings import Model
 from latebloom.models.sharing import Shared
 
@@ -18,7 +18,7 @@ class SequenceModel(Shared, nn.Module):
         super().__init__()
         self.settings = settings
         self.vocabulary_size = vocabulary_size
-        self.embedding = nn.Embedding(vocabulary_size, settings.width)
+        self.embedding = Embedding(vocabulary_size, settings.width)
         self.blocks = nn.Sequential(*(build_block(settings) for _ in range(settings.blocks)))
         self.norm = Norm(settings.width)
         self.logits = nn.Linear(settings.width, vocabulary_size, bias=False)
