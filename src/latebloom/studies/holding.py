@@ -16,6 +16,9 @@ from latebloom.studies.scales import (
     with_attention,
 )
 
+SEEDS: dict[Scale, int] = {"tiny": 2, "paper": 20, "large": 20}
+"""More than one question needs: this study asks twenty-five, and what ten seeds show of so many could be chance."""
+
 
 @study("holding")
 def holding(scale: Scale) -> Plan:
@@ -61,7 +64,7 @@ def holding(scale: Scale) -> Plan:
         task = composite(**settings)
         arms.append(Arm(f"dat ({name})", replace(dat, task=task), against=("dat", f"joint ({name})")))
         arms.append(Arm(f"joint ({name})", replace(base, task=task), against="joint"))
-    return Plan(arms, range(size.seeds))
+    return Plan(arms, range(SEEDS[scale]))
 
 
 def _restarted(run: RunConfig) -> RunConfig:
