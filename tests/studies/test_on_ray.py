@@ -170,30 +170,31 @@ def on_a_gpu(test):
     return test
 
 
-def of_two_shapes(tiny, steps=24):
-    """Three runs that are a stack, and one that is none."""
-    narrow, wide = (longer(replace(tiny, model=replace(tiny.model, width=width)), steps) for width in (16, 32))
-    return {f"arm/{seed}": replace(narrow, seed=seed) for seed in range(3)} | {"wide": wide}
+def seldom_looked_at(config, steps):
+    training = replace(config.training, steps=steps, log_every=50, check_every=500, checkpoint_every=500)
+    return replace(config, training=training, model=replace(config.model, width=16))
 
 
 def assert_as_without_ray(configs, folder: Path):
     run_all(configs, folder / "here", device="cuda")
     for name in configs:
         assert trained(folder / name) == trained(folder / "here" / name)
-    assert [json.loads((folder / name / "result.json").read_text())["stacked"] for name in configs] == [3, 3, 3, 1]
 
 
 @on_a_gpu
 def test_on_a_gpu_runs_are_stacked_as_they_are_without_ray(cluster, tiny, tmp_path, sharing):
-    configs = of_two_shapes(tiny)
+    tiny = seldom_looked_at(tiny, 100)
+    configs = {f"arm/{seed}": replace(tiny, seed=seed) for seed in range(3)}
+    configs["wide"] = replace(tiny, model=replace(tiny.model, width=32))
     assert train_on_ray(configs, tmp_path) == {}
     assert {about(tmp_path / name)["device"] for name in configs} == {"cuda"}
+    assert [json.loads((tmp_path / name / "result.json").read_text())["stacked"] for name in configs] == [3, 3, 3, 1]
     assert_as_without_ray(configs, tmp_path)
 
 
 @on_a_gpu
 def test_a_stack_on_a_gpu_that_is_stopped_goes_on(cluster, tiny, tmp_path, sharing):
-    configs = of_two_shapes(tiny, steps=2000)
+    configs = {f"arm/{seed}": replace(seldom_looked_at(tiny, 2000), seed=seed) for seed in range(2)}
 
     def interrupt(name, seen):
         if seen.step > 0:
@@ -201,26 +202,27 @@ def test_a_stack_on_a_gpu_that_is_stopped_goes_on(cluster, tiny, tmp_path, shari
 
     with pytest.raises(InterruptedRun):
         train_on_ray(configs, tmp_path, observe=interrupt)
-    assert [folder for folder in tmp_path.glob("stack-*") if latest_checkpoint(folder / "checkpoints") is not None]
+    (stack,) = tmp_path.glob("stack-*")
+    assert latest_checkpoint(stack / "checkpoints") is not None
     assert train_on_ray(configs, tmp_path) == {}
-    assert len(about(tmp_path / "arm/0")["resumed"]) == 1
+    assert all(len(about(tmp_path / name)["resumed"]) == 1 for name in configs)
     assert_as_without_ray(configs, tmp_path)
 
 
 @on_a_gpu
 def test_a_worker_on_a_gpu_that_is_killed_is_started_again(cluster, tiny, tmp_path):
-    configs = of_two_shapes(tiny, steps=1000)
+    configs = {f"arm/{seed}": replace(seldom_looked_at(tiny, 2000), seed=seed) for seed in range(2)}
     killed: list[int] = []
 
     def kill(name, seen):
         process = trainer_of(tmp_path / name)
-        if process and name != "wide" and not killed:
+        if process and seen.step > 0 and not killed:
             killed.append(process)
             os.kill(process, signal.SIGKILL)
 
     assert train_on_ray(configs, tmp_path, observe=kill) == {}
     assert killed
-    assert len(about(tmp_path / "arm/0")["resumed"]) == 1
+    assert all(len(about(tmp_path / name)["resumed"]) == 1 for name in configs)
     assert_as_without_ray(configs, tmp_path)
 
 
