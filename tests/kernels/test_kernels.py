@@ -113,6 +113,29 @@ def test_fused_attention_over_one_projection(device, sequences, heads, tokens, f
     )
 
 
+def test_torch_is_told_to_add_in_a_fixed_order_for_one_operation_alone():
+    seen: list[int] = []
+
+    class Looking(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, *grads):
+            seen.append(torch.get_deterministic_debug_mode())
+            return grads[0]
+
+    x = torch.ones(2, requires_grad=True)
+    told = Looking.apply(Looking.apply(x))
+    assert told.grad_fn is not None
+    attention.add_in_fixed_order(told.grad_fn)
+    for _ in range(2):
+        told.sum().backward(retain_graph=True)
+    assert seen == [2, 0, 2, 0]
+    assert torch.get_deterministic_debug_mode() == 0
+
+
 @pytest.mark.parametrize(("models", "batch", "tokens", "width"), [(2, 3, 7, 16), (3, 5, 9, 24), (2, 6, 50, 64)])
 def test_the_fused_norm(device, models, batch, tokens, width):
     x = torch.randn(models, batch, tokens, width, device=device) * 3 + 1

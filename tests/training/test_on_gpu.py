@@ -78,9 +78,11 @@ def test_a_run_repeats_itself_bit_for_bit_captured_or_not(paper, mode, noise):
         assert all(torch.equal(stacks[0].stack.flat, stack.stack.flat) for stack in stacks[1:])
 
 
-def test_runs_of_long_sequences_repeat_themselves_too(paper):
-    """Every digit is there many hundred times in a batch, and its gradients are added up in a fixed order."""
-    training = replace(paper.training, length=300, steps=40)
+@pytest.mark.parametrize("length", [80, 300])  # up to what the kernel for attention takes, and beyond
+def test_runs_of_long_sequences_repeat_themselves_too(paper, length):
+    """Every digit is there many hundred times in a batch, and a token is asked by many others: all that is added up is
+    added up in a fixed order."""
+    training = replace(paper.training, length=length, steps=40)
     config = replace(paper, training=training, delay=None, evaluation=Evaluating(multiples=(1,)))
     trainers = [Trainer(config, GPU) for _ in range(3)]
     stacks = [StackedTrainer([replace(config, seed=seed) for seed in (1, 2)], GPU) for _ in range(3)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node
 from torch.nn import functional as F
 
 from latebloom.kernels.precision import product_precision
@@ -18,7 +19,26 @@ MAX_FEATURES = 64
 
 
 def _library(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    if mixed.grad_fn is not None and "EfficientAttention" in mixed.grad_fn.name():
+        add_in_fixed_order(mixed.grad_fn)
+    return mixed
+
+
+def add_in_fixed_order(node: Node) -> None:
+    """Have a node's way back add in a fixed order. For long sequences on a GPU the library's kernel does so only where
+    torch is told to, and told for good it would refuse other operations: so it is told for this one."""
+    before: list[int] = []
+
+    def tell(grads: object) -> None:
+        before.append(torch.get_deterministic_debug_mode())
+        torch.set_deterministic_debug_mode("error")
+
+    def untell(inputs: object, outputs: object) -> None:
+        torch.set_deterministic_debug_mode(before.pop())
+
+    node.register_prehook(tell)
+    node.register_hook(untell)
 
 
 def stacked_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
