@@ -104,6 +104,12 @@ def test_a_file_of_ones_own_is_run_like_a_named_study(tmp_path):
             "there is no joint, nor any other arm, on other",
         ),
         (FILE.replace('recipe("demo-dat")', 'recipe("demo-dta")'), "'demo-dta' is not known"),
+        (FILE.replace('recipe("demo-dat")', 'recipe("demo-dta")'), "(study_file.py, line "),
+        (
+            FILE.replace('recipe("demo-dat")', "replace(recipe('demo-dat'), trainng=1)"),
+            "study mine: RunConfig: 'trainng' is not known; did you mean 'training'? choices: task, ",
+        ),
+        (FILE.replace("seeds=range(3)", "sedes=range(3)"), "Plan: 'sedes' is not known; did you mean 'seeds'?"),
     ],
 )
 def test_a_mistake_in_a_file_is_one_sentence_with_its_place(tmp_path, text, said):

@@ -10,10 +10,11 @@ A file with such functions is run like the named ones: `latebloom study my_file.
 
 import importlib
 import importlib.util
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Literal, get_args
@@ -238,7 +239,7 @@ def studies_in(file: Path) -> dict[str, Study]:
             (f.lineno for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename == str(file)), 0
         )
         line = line or getattr(error, "lineno", 0)
-        raise ConfigError(f"study: {file}, line {line}: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"study: {file}, line {line}: {_in_words(error)}") from error
     found = {name: function for name, function in STUDIES.items() if before.get(name) is not function}
     STUDIES.clear()
     STUDIES.update(before)
@@ -253,12 +254,23 @@ def plan_of(name: str, function: Study, scale: Scale) -> Plan:
         raise unknown("scale", scale, SCALES)
     try:
         plan = function(scale)
-    except ConfigError as error:
-        raise ConfigError(f"study {name}: {error}") from error
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[1:2]  # the line of the study's own function
         where = "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in place)
-        raise ConfigError(f"study {name}: {type(error).__name__}: {error}{where}") from error
+        raise ConfigError(f"study {name}: {_in_words(error)}{where}") from error
     if not isinstance(plan, Plan):
         raise ConfigError(f"study {name}: it returns {type(plan).__name__}, not a Plan")
     return plan
+
+
+def _in_words(error: Exception) -> str:
+    """What is wrong in a study's file; where it is a setting that there is none of, the choices."""
+    if isinstance(error, ConfigError):
+        return str(error)
+    misspelt = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    if misspelt is not None:
+        kind, name = misspelt.groups()
+        ours = (vars(module).get(kind) for path, module in sys.modules.items() if path.startswith("latebloom."))
+        if (settings := next(filter(is_dataclass, ours), None)) is not None:
+            return str(unknown(kind, name, [field.name for field in fields(settings)]))
+    return f"{type(error).__name__}: {error}"
