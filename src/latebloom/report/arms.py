@@ -96,7 +96,7 @@ def _chart(rows: list[dict[str, Any]], panel: Panel, names: Sequence[str], title
 
     near_and_far = [times(panel, length) for length in panel.near_and_far]
     color = alt.Color(
-        "at:N",
+        "at:O",  # near and far are no arms, so they have none of their colours
         scale=alt.Scale(domain=near_and_far),
         legend=alt.Legend(title=None, orient="top", symbolType="circle", symbolOpacity=1, symbolStrokeWidth=0),
     )
