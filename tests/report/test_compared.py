@@ -56,13 +56,14 @@ def test_fewer_comparisons_settle_with_as_many_seeds_what_all_pairs_cannot():
     names = [f"change {i}" for i in range(24)]
     records = [
         replace(record(arm, seed, evaluation({25: 1.0, 75: level - seed / 1000})), against=others)
-        for arm, level, others in [("dat", 1.0, ()), *((name, 0.5, ("dat",)) for name in names)]
+        for arm, level, others in [("dat", 1.0, ()), *((name, 0.5 - i / 100, ("dat",)) for i, name in enumerate(names))]
         for seed in range(10)
     ]
     panel, compared = only(records)
     assert max(one.p_corrected for one in compared[75]) < 0.05
     said = (
-        "corrected for the study's 24 comparisons at each length): at length 75, the first of 24 pairs of 24 is behind."
+        "corrected for the study's 24 comparisons at each length): at length 75, change 23, change 22, change 21, "
+        "change 20, change 19 and 19 more are behind."
     )
     assert said in doubt(panel, compared)
     every, all_pairs = only([replace(run, against=()) for run in records])
@@ -130,6 +131,8 @@ def test_the_sentence_names_the_arms_that_differ():
         "comparisons at each length): at length 75, ramp, joint and joint (late) [against dat] are behind; at length "
         "400, ramp is ahead and joint and joint (late) [against dat] are behind."
     )
+    alike, compared = only([run for run in runs() if run.arm != "ramp"])
+    assert doubt(alike, compared).endswith("at lengths 75 and 400, joint and joint (late) [against dat] are behind.")
     few, compared = only(runs(seeds=3))
     assert doubt(few, compared) == (
         "Means over 3 seeds. So few seeds cannot settle whether any arm differs from what it is held against; 8 could "

@@ -13,7 +13,7 @@ MOST_TOLD = 4
 LEVEL_WITHIN = 0.0005
 """A difference in accuracy that a tenth of a percentage point does not show."""
 MOST_DIFFERENCES = 6
-"""Differences that a sentence names; of more, it says how many there are."""
+"""Differences that a sentence names; of more, it names fewer by one and says how many are left."""
 
 
 def describe(name: str, evaluation: Evaluation) -> str:
@@ -155,25 +155,28 @@ def _settled_against(panel: Panel, compared: Compared) -> str:
         return (
             f" So few seeds cannot settle whether any arm differs from what it is held against; {enough} could {test}."
         )
-    told = []
+    found: dict[str, list[str]] = {}
     for length, several in near_and_far.items():
         settled = [one for one in several if one.p_corrected < SETTLED_AT]
         sides = {
             "ahead": [one for one in settled if one.difference.mean > 0],
             "behind": [one for one in settled if one.difference.mean < 0],
         }
-        found = [f"{_who(panel, pairs, len(several))} {side}" for side, pairs in sides.items() if pairs]
-        told.append(f"at length {length}, {' and '.join(found) or 'none'}")
+        text = " and ".join(f"{_who(panel, pairs)} {side}" for side, pairs in sides.items() if pairs) or "none"
+        found.setdefault(text, []).append(str(length))
+    told = (f"at length{'s' * (len(lengths) > 1)} {row(lengths)}, {text}" for text, lengths in found.items())
     return f" Different from what they are held against by more than chance {test}: {'; '.join(told)}."
 
 
-def _who(panel: Panel, pairs: Sequence[Comparison], of: int) -> str:
-    """The arms of some comparisons, each with the other one where it has several, or how many these are."""
-    if len(pairs) > MOST_DIFFERENCES:
-        return f"the first of {len(pairs)} pairs of {of} is"
+def _who(panel: Panel, pairs: Sequence[Comparison]) -> str:
+    """The arms of some comparisons, each with the other one where it has several; of many, those that differ most."""
+    left = len(pairs) - MOST_DIFFERENCES + 1
+    if left > 1:
+        pairs = sorted(pairs, key=lambda one: -abs(one.difference.mean))[:-left]
     names = [
         one.first if len(panel.against[one.first]) == 1 else f"{one.first} [against {one.second}]" for one in pairs
     ]
+    names += [f"{left} more"] * (left > 1)
     return f"{row(names)} {'is' if len(names) == 1 else 'are'}"
 
 
