@@ -27,7 +27,7 @@ from results_files import (
 
 from latebloom.evaluation.result import HOLDS_AT, Evaluation
 from latebloom.report.compared import SETTLED_AT, comparisons
-from latebloom.report.panel import Panel
+from latebloom.report.panel import Panel, panels
 from latebloom.report.statistics import compare_arms
 from latebloom.report.study_tables import p_value
 from latebloom.report.switches import switch_table
@@ -69,6 +69,7 @@ def sentences() -> Iterator[tuple[Path, str]]:
         f"in {right} of {of}; on the six held-out seeds on which the setting was chosen, in {word(on_six(now))}",
     )
     jointly = {exact(now, arm) for arm in ("joint", LATE)}
+    yield from ((README, sentence) for sentence in third_in_short())
     yield README, f"is exact in {' or '.join(map(word, jointly))}, whether recall is asked from the start or late"
     yield README, f"where it is tuned ({word(cliffs(now, 'joint'))} of {seeds(now, 'joint')} seeds)"
     yield (
@@ -288,62 +289,148 @@ def timing() -> Iterator[str]:
 
 
 def holding() -> Iterator[str]:
-    panel, again = composite("holding"), composite("replicate")
-    here, there = (level(one, "dat", FAR) for one in (panel, again))
+    panel, earlier, again = (composite(study) for study in ("holding", "holding-earlier", "replicate"))
+    here, *others = (level(one, "dat", FAR) for one in (panel, earlier, again))
     link = "[third study](#what-matters-at-the-switch)"
-    yield f"is at {here} at sixteen times in the {link}, in half the steps (at {there} when run again)"
+    yield (
+        f"is at {here} at sixteen times in the {link}, in half the steps (at {' and '.join(others)} in earlier runs on "
+        f"{word(seeds(again, 'dat'))} of its seeds)"
+    )
     none_held = "recall withheld (none held)"
-    gained = compare_arms(
-        none_held,
-        "joint (restarted)",
-        *(panel.by_seed(arm, at(panel, NEAR)) for arm in (none_held, "joint (restarted)")),
-    )
-    withheld, restarted = (
-        mean(panel.by_seed(arm, at(panel, NEAR)).values()) for arm in ("recall withheld", "joint (restarted)")
-    )
-    if gained is not None:
-        among = f"{100 * gained.difference.mean:.0f} of the {100 * (withheld - restarted):.0f} points"
-        low, high = (100 * (end or 0.0) for end in (gained.difference.low, gained.difference.high))
-        yield f"It gains {among} (interval {low:.0f} to {high:.0f}) that lie between"
     yield from told_from_chance(panel)
     for study in ("timing", "holding"):
         (deviation,) = {noise_of(run) for run in composite(study).runs} - {0}
         yield f"with noise of {deviation:g}"
     yield f"and noise of deviation {noise(composite('paper')):g} on what the recurrence remembers"
     yield (
-        f"Exact, at sixteen times too, are {exact(panel, none_held)} of its {seeds(panel, none_held)} seeds and "
-        f"{exact(panel, 'recall withheld')} of `recall withheld`"
+        f"Exact, at sixteen times too, are {exact(panel, none_held)} of its {seeds(panel, none_held)} seeds, "
+        f"{exact(panel, 'recall withheld')} of `recall withheld` and {exact(panel, 'dat')} of `dat`"
     )
     yield f"`joint`, with neither, is {ahead(panel, 'joint', NEAR):.0f} points behind `dat`"
+    falls = [arm for arm in ("no restart", "recall withheld", "staged") if held(panel, arm) < seeds(panel, arm)]
+    lost = {seeds(panel, arm) - held(panel, arm) for arm in falls}
+    assert lost == {1}
+    yield f"{row([f'`{arm}`' for arm in falls])} each lose one seed of {seeds(panel, 'dat')}"
+    two = [earlier.by_seed("dat (interleaved)", at(panel, NEAR)), panel.by_seed("dat (interleaved)", at(panel, NEAR))]
+    gone = [sum(share < 0.5 for share in by_seed.values()) for by_seed in two]
+    yield (
+        f"`dat (interleaved)` lost recall in {word(gone[0])} of these {word(len(two[0]))} seeds, and now does in "
+        f"{word(gone[1])} of {len(two[1])}"
+    )
+    without = [arm for arm in panel.shown if arm not in noisy(panel)]
+    apart = [
+        abs(share - panel.by_seed(arm, at(panel, NEAR))[seed])
+        for arm in without
+        for seed, share in earlier.by_seed(arm, at(panel, NEAR)).items()
+    ]
+    yield f"single seeds of the arms without noise differ from it by up to {100 * max(apart):.0f} points at three times"
+    yield f"(exact in {exact(panel, 'staged')} of {seeds(panel, 'staged')} seeds and {exact(panel, 'dat')})"
+    blind, unlearned = (
+        [*panel.by_seed(arm, panel.training_length, "recall").values()]
+        for arm in ("no look-back", "staged (none held)")
+    )
+    yield (
+        f"without it {sum(share > 0.5 for share in blind)} of {len(blind)} seeds recall more than half at the training "
+        f"length, none more than {max(blind):.0%}"
+    )
+    yield (
+        f"at this rate {sum(share < 0.5 for share in unlearned)} of its {len(unlearned)} seeds do not learn recall at "
+        "the training length either"
+    )
+
+
+def noisy(panel: Panel) -> set[str]:
+    return {run.arm for run in panel.runs if noise_of(run)}
 
 
 def told_from_chance(panel: Panel) -> Iterator[str]:
     """Which arms of the third study differ from what they are held against, near and far."""
     (compared,) = comparisons([panel])
-    near, far = ([one for one in compared[at(panel, m)] if one.p_corrected < SETTLED_AT] for m in (NEAR, FAR))
-    of_several = [arm for arm, others in panel.against.items() if len(others) > 1]
-    names = [f"`{one.first}`{f' (held against `{one.second}`)' if one.first in of_several else ''}" for one in near]
-    assert all(one.difference.mean < 0 for one in (*near, *far))
-    yield (
-        f"Corrected for these {near[0].together} comparisons, {word(seeds(panel, 'dat'))} seeds tell {word(len(near))} "
-        f"arms from chance at three times the length, all of them behind: {row(names)}"
+    near, far = (
+        {(one.first, one.second): one for one in compared[at(panel, multiple)] if one.p_corrected < SETTLED_AT}
+        for multiple in (NEAR, FAR)
     )
-    ((only, least),) = {(p_value(one.p_corrected), p_value(one.smallest_corrected)) for one in (*near, *far)}
-    assert only == least
-    assert (near[0].together + 1) * near[0].smallest_p >= SETTLED_AT
-    yield f"All of these are at p {only}, the least that {word(seeds(panel, 'dat'))} seeds can give"
-    assert [(one.first, one.second) for one in near[: len(far)]] == [(one.first, one.second) for one in far]
-    yield f"The first {word(len(far))} are also told at sixteen times"
-    others = [one for several in compared.values() for one in several if one.p_corrected >= SETTLED_AT]
+    together = compared[at(panel, NEAR)][0].together
+    yield (
+        f"Corrected for these {together} comparisons, {seeds(panel, 'dat')} seeds tell {word(len(near))} of them from "
+        "chance at three times the length"
+    )
+    for side, sign in (("Ahead", 1), ("Behind", -1)):
+        names = [_named(panel, *pair) for pair, one in near.items() if sign * one.difference.mean > 0]
+        yield f"{side} are {row(names)}"
+    gone, new = [pair for pair in near if pair not in far], [pair for pair in far if pair not in near]
+    ((only, rival),) = new
+    assert rival == "dat"
+    lost = -100 * far[only, rival].difference.mean
+    yield (
+        f"The same are told from chance at sixteen times, which is corrected apart, but for "
+        f"{row([_named(panel, *pair) for pair in gone])}; there `{only}` is too, {lost:.0f} points behind"
+    )
+    settled = near.keys() | far.keys()
+    others = [one for several in compared.values() for one in several if (one.first, one.second) not in settled]
     yield f"For all others p is {min(one.p_corrected for one in others):.3f} or more, corrected"
-    lost, gained = (one for one in compared[at(panel, NEAR)] if one.first == "recall withheld (none held)")
+    fresh = [run for run in panel.runs if run.seed not in composite("holding-earlier").finished["dat"]]
+    (again,) = comparisons(panels(fresh))
+    anew = [one for one in again[at(panel, NEAR)] if (one.first, one.second) in near]
+    assert all(one.difference.mean * near[one.first, one.second].difference.mean > 0 for one in anew)
+    (far_out,) = (one for one in again[at(panel, FAR)] if (one.first, one.second) == (only, rival))
     yield (
-        f"Neither those {100 * gained.difference.mean:.0f} nor the {-100 * lost.difference.mean:.0f} that are left are "
-        f"told from chance, corrected (p {gained.p_corrected:.2f} and {lost.p_corrected:.2f})"
+        f"On the new ones alone each of the {word(len(anew))} comparisons has the same sign and a p of "
+        f"{max(one.p for one in anew):.3f} or less, not corrected; that of `{only}` at sixteen times is {far_out.p:.3f}"
     )
-    orders = ("dat (pairs-first)", "dat (interleaved)")
-    assert not any(one.first in orders and one.second.startswith("joint") for one in near)
-    yield "only with digits first is that more than chance"
+    (before,) = comparisons([composite("holding-earlier")])
+    yield (
+        f"had told {word(sum(one.p_corrected < SETTLED_AT for one in before[at(panel, NEAR)]))} comparisons from chance"
+    )
+    against_dat = {one.first: one for one in compared[at(panel, FAR)] if one.second == "dat"}
+    slow, late = (against_dat[arm] for arm in ("half the rate after", "recall withheld"))
+    assert all(one.difference.high is not None and one.difference.high < 0 for one in (slow, late))
+    yield f"the interval leaves out zero as well ({-100 * slow.difference.mean:.0f} points)"
+    yield (
+        f"recall withheld is {-100 * late.difference.mean:.0f} points behind, with an interval that leaves out zero "
+        f"and a p of {late.p_corrected:.3f}, corrected"
+    )
+    none_held = "recall withheld (none held)"
+    left, gained = (near[none_held, other] for other in ("recall withheld", "joint (restarted)"))
+    between = gained.difference.mean - left.difference.mean
+    low, high = (100 * (end or 0.0) for end in (gained.difference.low, gained.difference.high))
+    yield (
+        f"It gains {100 * gained.difference.mean:.0f} of the {100 * between:.0f} points (interval {low:.0f} to "
+        f"{high:.0f}) that lie between"
+    )
+    yield (
+        f"Both those {100 * gained.difference.mean:.0f} and the {-100 * left.difference.mean:.0f} that are left are "
+        f"told from chance, corrected (p {gained.p_corrected:.3f} and {left.p_corrected:.3f})"
+    )
+    orders = [("joint", "dat"), *((f"dat ({one})", f"joint ({one})") for one in ("pairs-first", "interleaved"))]
+    assert all(pair in near and pair in far for pair in orders)
+    margins = [100 * abs(near[pair].difference.mean) for pair in orders]
+    by_order = [f"{margin:.0f}" for margin in margins]
+    yield f"by {row(by_order)} points at three times, each more than chance"
+    yield f"by {row(by_order)} points at three times the length ({seeds(panel, 'dat')} seeds)"
+    yield f"asking late closes {gained.difference.mean / between:.0%} of the gap at three times"
+
+
+def third_in_short() -> Iterator[str]:
+    """The third study, for the README."""
+    panel = composite("holding")
+    near = at(panel, NEAR)
+    levels = {arm: mean(panel.by_seed(arm, near).values()) for arm in panel.shown}
+    late, jointly, delayed = (
+        levels[arm] for arm in ("recall withheld (none held)", "joint (restarted)", "recall withheld")
+    )
+    yield f"asking late closes {(late - jointly) / (delayed - jointly):.0%} of the gap"
+    first, *others = (
+        100 * (levels[f"dat{order}"] - levels[f"joint{order}"]) for order in ("", " (pairs-first)", " (interleaved)")
+    )
+    yield (
+        f"delayed attention is ahead by {first:.0f} points there ({seeds(panel, 'dat')} seeds), and by "
+        + " and ".join(f"{other:.0f}" for other in others)
+    )
+
+
+def _named(panel: Panel, first: str, second: str) -> str:
+    return f"`{first}`{f' (against `{second}`)' if len(panel.against[first]) > 1 else ''}"
 
 
 def seeds(panel: Panel, arm: str) -> int:
