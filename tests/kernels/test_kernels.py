@@ -1,6 +1,7 @@
 """Every fused kernel computes what its plain form computes in float64, forward and back, within float32's rounding."""
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
@@ -113,27 +114,34 @@ def test_fused_attention_over_one_projection(device, sequences, heads, tokens, f
     )
 
 
-def test_torch_is_told_to_add_in_a_fixed_order_for_one_operation_alone():
+@pytest.mark.parametrize("before", [0, 1])
+def test_torch_is_told_to_add_in_a_fixed_order_for_the_library_s_attention_alone(monkeypatch, before):
     seen: list[int] = []
 
-    class Looking(torch.autograd.Function):
+    class EfficientAttention(torch.autograd.Function):
+        """What the library's own node is called on a GPU; it looks at what torch is told."""
+
         @staticmethod
-        def forward(ctx, x):
-            return x * 1
+        def forward(ctx, q, k, v):
+            return q * 1
 
         @staticmethod
         def backward(ctx, *grads):
             seen.append(torch.get_deterministic_debug_mode())
-            return grads[0]
+            return grads[0], None, None
 
-    x = torch.ones(2, requires_grad=True)
-    told = Looking.apply(Looking.apply(x))
-    assert told.grad_fn is not None
-    attention.add_in_fixed_order(told.grad_fn)
-    for _ in range(2):
-        told.sum().backward(retain_graph=True)
-    assert seen == [2, 0, 2, 0]
-    assert torch.get_deterministic_debug_mode() == 0
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda q, k, v, is_causal: EfficientAttention.apply(q, k, v))
+    q = torch.ones(1, 1, 2, 4, requires_grad=True)
+    mixed = attention.causal_attention(EfficientAttention.apply(q, q, q), q, q)
+    torch.set_deterministic_debug_mode(before)
+    try:
+        for _ in range(2):
+            mixed.sum().backward(retain_graph=True)
+        after = torch.get_deterministic_debug_mode()
+    finally:
+        torch.set_deterministic_debug_mode(0)
+    assert seen == [2, before, 2, before]
+    assert after == before
 
 
 @pytest.mark.parametrize(("models", "batch", "tokens", "width"), [(2, 3, 7, 16), (3, 5, 9, 24), (2, 6, 50, 64)])
@@ -170,6 +178,17 @@ def test_looked_up_rows(device, models, lookups, rows, width):
 
     check(lambda table: (embedding._FixedOrder.apply(numbers, table),), plain, [table])
     assert torch.equal(embedding._FixedOrder.apply(numbers, table), plain(table)[0])
+
+
+def test_looked_up_rows_by_numbers_and_with_slopes_that_lie_apart_in_memory(device):
+    numbers = torch.randint(5, (7, 2), device=device, dtype=torch.int32).T.expand(3, 2, 7)  # all models share them
+    table = torch.randn(3, 5, 16, device=device).requires_grad_()
+    slope = torch.randn(3, 7, 2, 16, device=device).transpose(1, 2)
+    (found,) = torch.autograd.grad(embedding._FixedOrder.apply(numbers, table), table, slope)
+    expected = torch.zeros_like(table)
+    for model, row, column in product(range(3), range(2), range(7)):
+        expected[model, numbers[model, row, column]] += slope[model, row, column]
+    torch.testing.assert_close(found, expected.detach())
 
 
 @pytest.mark.parametrize(("models", "rows", "inputs", "outputs"), [(2, 70, 16, 48), (1, 65, 100, 130), (3, 3, 64, 192)])

@@ -44,6 +44,17 @@ def test_stacked_models_compute_what_each_computes_alone(name):
     torch.testing.assert_close(grads, expected)
 
 
+@pytest.mark.parametrize("shared", ["nothing", "the numbers", "the table"])
+def test_rows_are_looked_up_by_each_models_own_numbers_in_its_own_table(shared):
+    numbers, table = torch.randint(7, (S, B, T)), torch.randn(S, 7, D, dtype=torch.double)
+    axes = (None if shared == "the numbers" else 0, None if shared == "the table" else 0)
+    given = [one if axis == 0 else one[0] for one, axis in zip((numbers, table), axes, strict=True)]
+    together = torch.func.vmap(embed, in_dims=axes)(*given)
+    alone = [given[1] if axes[1] is None else table[i] for i in range(S)]
+    expected = [one[given[0] if axes[0] is None else numbers[i]] for i, one in enumerate(alone)]
+    assert torch.equal(together, torch.stack(expected))
+
+
 @pytest.mark.parametrize("name", [name for name, (_, shapes) in OPERATIONS.items() if len(shapes) > 1])
 def test_models_may_share_what_they_are_given(name):
     operation, shapes = OPERATIONS[name]

@@ -66,6 +66,9 @@ def test_fewer_comparisons_settle_with_as_many_seeds_what_all_pairs_cannot():
         "change 20, change 19 and 19 more are behind."
     )
     assert said in doubt(panel, compared)
+    for count, ending in ((6, "change 4 and change 5 are behind."), (7, "change 3, change 2 and 2 more are behind.")):
+        few = {"dat", *names[:count]}
+        assert doubt(*only([run for run in records if run.arm in few])).endswith(ending)
     every, all_pairs = only([replace(run, against=()) for run in records])
     assert min(one.p_corrected for one in all_pairs[75]) > 0.5
     note = comparison_tables(every, all_pairs)["compared"].note

@@ -75,11 +75,21 @@ def test_the_sign_flip_test_counts_all_flips(differences):
     assert sign_flip_test(np.array(differences)) == pytest.approx(expected)
 
 
-def test_many_seeds_are_tested_by_drawing_flips():
-    differences = np.random.default_rng(3).normal(0.3, 1.0, 18)
-    signs = np.array(list(product((1.0, -1.0), repeat=18)))
-    expected = (np.abs(signs @ differences) >= abs(differences.sum()) - 1e-9).mean()
-    assert sign_flip_test(differences) == pytest.approx(expected, abs=0.01)
+@pytest.mark.parametrize(("seeds", "within"), [(18, 1e-12), (20, 1e-12), (21, 0.01), (30, 0.01)])
+def test_all_flips_are_counted_for_twenty_seeds_and_drawn_for_more(seeds, within):
+    whole = np.random.default_rng(5).integers(-4, 8, seeds)
+    ways = np.ones(1)  # to each sum of the differences with signs: the coefficients of a product of polynomials
+    for one in whole:
+        ways = np.convolve(ways, np.eye(2 * abs(one) + 1)[0] + np.eye(2 * abs(one) + 1)[-1])
+    sums = np.arange(len(ways)) - len(ways) // 2
+    expected = ways[np.abs(sums) >= abs(whole.sum())].sum() / 2.0**seeds
+    assert 0.001 < expected < 0.9
+    assert sign_flip_test(whole / 1024) == pytest.approx(expected, abs=within)
+
+
+def test_sums_that_differ_by_rounding_alone_are_as_far_from_zero():
+    thirds = np.array([1, -1, 1, 1, 1, 1]) / 3
+    assert sign_flip_test(0.1 * thirds) == sign_flip_test(np.sign(thirds)) == 14 / 64
 
 
 @given(st.lists(st.tuples(accuracies, accuracies), min_size=2, max_size=8))
@@ -110,7 +120,7 @@ def compared(p: float) -> Comparison:
 
 
 def test_the_smallest_p_is_what_the_test_gives_when_every_seed_says_the_same():
-    for seeds in (2, 3, 7, 16, 30):  # of 30 seeds' flips those that are drawn do not hit it by chance
+    for seeds in (2, 3, 7, 20, 30):  # of 30 seeds' flips those that are drawn do not hit it by chance
         found = compare_arms("a", "b", dict.fromkeys(range(seeds), 0.9), dict.fromkeys(range(seeds), 0.1))
         assert found is not None
         assert found.p == pytest.approx(found.smallest_p)

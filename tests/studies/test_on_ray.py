@@ -164,10 +164,7 @@ def test_runs_of_one_shape_are_trained_at_once_and_go_on_so(cluster, tiny, tmp_p
         assert trained(tmp_path / name) == trained(tmp_path / "alone" / name)
 
 
-def on_a_gpu(test):
-    for mark in (pytest.mark.skipif(not torch.cuda.is_available(), reason="takes a GPU"), pytest.mark.gpu):
-        test = mark(test)
-    return test
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="takes a GPU")
 
 
 def seldom_looked_at(config, steps):
@@ -181,6 +178,7 @@ def assert_as_without_ray(configs, folder: Path):
         assert trained(folder / name) == trained(folder / "here" / name)
 
 
+@pytest.mark.gpu
 @on_a_gpu
 def test_on_a_gpu_runs_are_stacked_as_they_are_without_ray(cluster, tiny, tmp_path, sharing):
     tiny = seldom_looked_at(tiny, 100)
@@ -192,6 +190,7 @@ def test_on_a_gpu_runs_are_stacked_as_they_are_without_ray(cluster, tiny, tmp_pa
     assert_as_without_ray(configs, tmp_path)
 
 
+@pytest.mark.gpu
 @on_a_gpu
 def test_a_stack_on_a_gpu_that_is_stopped_goes_on(cluster, tiny, tmp_path, sharing):
     configs = {f"arm/{seed}": replace(seldom_looked_at(tiny, 2000), seed=seed) for seed in range(2)}
@@ -209,6 +208,7 @@ def test_a_stack_on_a_gpu_that_is_stopped_goes_on(cluster, tiny, tmp_path, shari
     assert_as_without_ray(configs, tmp_path)
 
 
+@pytest.mark.gpu
 @on_a_gpu
 def test_a_worker_on_a_gpu_that_is_killed_is_started_again(cluster, tiny, tmp_path):
     configs = {f"arm/{seed}": replace(seldom_looked_at(tiny, 2000), seed=seed) for seed in range(2)}

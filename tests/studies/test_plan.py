@@ -110,6 +110,14 @@ def test_a_file_of_ones_own_is_run_like_a_named_study(tmp_path):
             "study mine: RunConfig: 'trainng' is not known; did you mean 'training'? choices: task, ",
         ),
         (FILE.replace("seeds=range(3)", "sedes=range(3)"), "Plan: 'sedes' is not known; did you mean 'seeds'?"),
+        (
+            f"{FILE.replace('return', 'import latebloom as lb; lb.Phase(warmpu=1); return')}",
+            "Phase: 'warmpu' is not known; did you mean 'warmup'?",
+        ),
+        (  # a class of the user's own that is called as one of ours
+            f"from dataclasses import dataclass\n@dataclass\nclass Phase:\n    mine: int\nPhase(mien=1)\n{FILE}",
+            "line 5: TypeError: Phase.__init__() got an unexpected keyword argument 'mien'",
+        ),
     ],
 )
 def test_a_mistake_in_a_file_is_one_sentence_with_its_place(tmp_path, text, said):

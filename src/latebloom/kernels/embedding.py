@@ -6,6 +6,8 @@ differ from run to run.
 Shapes: S stacked models, V rows of a model's table, D width; dots stand for any axes in between.
 """
 
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -31,11 +33,17 @@ def stacked_embed(numbers: Tensor, table: Tensor) -> Tensor:
 
 
 def _takes_kernel(table: Tensor) -> bool:
-    return table.is_cuda and table.dtype == torch.float32
+    return table.is_cuda and table.dtype == torch.float32 and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    """There is none for Windows, where single runs do without kernels of ours."""
+    return find_spec("triton") is not None
 
 
 embed = stackable(_single, stacked_embed)
-"""numbers (...), table (V, D) -> (..., D)."""
+"""numbers (...) from 0 to V - 1, table (V, D) -> (..., D)."""
 
 
 class _FixedOrder(torch.autograd.Function):

@@ -34,7 +34,7 @@ def _backward_kernel(
         place = (model * lookups_in_all + lookups[:, None]) * D + columns[None, :]
         slope = tl.load(d_y + place, known[:, None] & (columns[None, :] < D), 0.0)
         chosen = (rows[:, None] == found[None, :]).to(tl.float32)
-        # Three products for one, whatever the precision of training: this is a sum, and nothing in it is to be rounded.
+        # As exact as sums in float32, whatever the precision of training: these are sums.
         total = add_product(total, chosen, slope, "tf32x3")
     # A table for each part, added up afterwards in a fixed order.
     place = ((model * PARTS + part) * rows_in_all + rows[:, None]) * D + columns[None, :]
@@ -48,6 +48,7 @@ def backward(numbers: Tensor, d_y: Tensor, rows: int) -> Tensor:
     padded = max(16, min(64, triton.next_power_of_2(width)))
     tiles = triton.cdiv(rows, ROWS), triton.cdiv(width, padded)
     parts = max(1, min(triton.cdiv(lookups, 4 * LOOKUPS), PROGRAMS // (models * tiles[0] * tiles[1])))
+    parts = 1 << (parts.bit_length() - 1)  # a power of two: each number of parts is compiled for itself
     d_table = d_y.new_empty(models, parts, rows, width)
     _backward_kernel[(tiles[0], parts * tiles[1], models)](
         numbers, d_y, d_table, lookups, rows,

@@ -10,6 +10,9 @@ from latebloom.kernels.norm import fork, layer_norm
 class Embedding(nn.Embedding):
     """(...) -> (..., D)"""
 
+    def __init__(self, rows: int, width: int) -> None:
+        super().__init__(rows, width)
+
     def forward(self, input: Tensor) -> Tensor:
         return embed(input, self.weight)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from latebloom.report.panel import Panel
-from latebloom.report.statistics import EXACT_UP_TO, SETTLED_AT, Comparison, compare_arms, holm
+from latebloom.report.statistics import EXACT_UP_TO, FLIPS_DRAWN, SETTLED_AT, Comparison, compare_arms, holm
 from latebloom.report.study_tables import accuracy_cell, p_value, points, times
 from latebloom.report.tables import EMPTY, Cell, Table
 
@@ -97,7 +97,7 @@ def _about(compared: Sequence[Comparison]) -> str:
         "somewhat too narrow. Cliff's delta: how often a seed of the one arm beats one of the other, less how often it "
         "is beaten (-1 to 1); any two seeds count, so a few that fall far can give the mean the other sign. "
         f"p: two-sided sign-flip permutation test over shared seeds, all flips of up to {EXACT_UP_TO} of them and of "
-        f"more {2**EXACT_UP_TO:,} that are drawn; corrected after Holm for the {many} pair{'s' * (many > 1)} that the "
+        f"more {FLIPS_DRAWN:,} that are drawn; corrected after Holm for the {many} pair{'s' * (many > 1)} that the "
         "study compares this far out."
     )
     stuck = [one for one in compared if one.smallest_corrected >= SETTLED_AT]

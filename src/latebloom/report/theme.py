@@ -20,7 +20,7 @@ def chart_config(dark: bool = False) -> dict[str, Any]:
         "style": {"guide": {"color": soft, "strokeOpacity": 0.7}, "remark": {"color": soft, "fontSize": 11}},
         "range": {
             "category": list(ON_DARK if dark else COLORS),
-            "ordinal": ["#7f8f9c", "#f3f5f7"] if dark else ["#8896a3", "#12202e"],
+            "ordinal": ["#97a9b8", "#f3f5f7"] if dark else ["#8896a3", "#12202e"],
         },
         "axis": {
             "labelFontSize": 12,

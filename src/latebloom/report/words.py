@@ -13,7 +13,7 @@ MOST_TOLD = 4
 LEVEL_WITHIN = 0.0005
 """A difference in accuracy that a tenth of a percentage point does not show."""
 MOST_DIFFERENCES = 6
-"""Differences that a sentence names; of more, it names fewer by one and says how many are left."""
+"""Differences that a sentence names; of more, the largest, and how many others there are."""
 
 
 def describe(name: str, evaluation: Evaluation) -> str:

@@ -6,6 +6,7 @@ from latebloom.config import RunConfig
 from latebloom.studies.plan import Arm, Plan, Scale, study
 from latebloom.studies.scales import (
     MANY_ARMS,
+    SIZES,
     at_rate,
     base_config,
     composite,
@@ -23,7 +24,7 @@ SEEDS: dict[Scale, int] = {"tiny": 2, "paper": 20, "large": 20}
 @study("holding")
 def holding(scale: Scale) -> Plan:
     """Bypass, freeze, ramp; output; what is asked; rates and restart; noise; supervision; order: what matters?"""
-    size = MANY_ARMS[scale]
+    size = replace(MANY_ARMS[scale], seeds=SEEDS[scale], noise=SIZES[scale].noise)
     _, rate = middle_rates(size)
     base = at_rate(base_config(size, composite()), rate)
     dat = delayed(base)
@@ -64,7 +65,7 @@ def holding(scale: Scale) -> Plan:
         task = composite(**settings)
         arms.append(Arm(f"dat ({name})", replace(dat, task=task), against=("dat", f"joint ({name})")))
         arms.append(Arm(f"joint ({name})", replace(base, task=task), against="joint"))
-    return Plan(arms, range(SEEDS[scale]))
+    return Plan(arms, range(size.seeds))
 
 
 def _restarted(run: RunConfig) -> RunConfig:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from latebloom.config import RunConfig
 from latebloom.errors import ConfigError, require, unknown
@@ -268,9 +268,18 @@ def _in_words(error: Exception) -> str:
     if isinstance(error, ConfigError):
         return str(error)
     misspelt = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
-    if misspelt is not None:
-        kind, name = misspelt.groups()
-        ours = (vars(module).get(kind) for path, module in sys.modules.items() if path.startswith("latebloom."))
-        if (settings := next(filter(is_dataclass, ours), None)) is not None:
-            return str(unknown(kind, name, [field.name for field in fields(settings)]))
+    settings = None if misspelt is None else _our_settings(misspelt[1], error)
+    if misspelt is not None and settings is not None:
+        return str(unknown(misspelt[1], misspelt[2], [field.name for field in fields(settings)]))
     return f"{type(error).__name__}: {error}"
+
+
+def _our_settings(name: str, error: Exception) -> Any:
+    """The class of ours that was called by a name; None if it was a class of the user's."""
+    innermost = list(traceback.walk_tb(error.__traceback__))[-1][0]
+    seen = innermost.f_globals | innermost.f_locals
+    called = [one for one in [*seen.values(), *map(type, seen.values())] if getattr(one, "__name__", "") == name]
+    if any(not one.__module__.startswith("latebloom") for one in called):
+        return None
+    ours = (vars(module).get(name) for path, module in sys.modules.items() if path.startswith("latebloom."))
+    return next(filter(is_dataclass, ours), None)

@@ -50,16 +50,16 @@ SIZES: dict[Scale, Size] = {
         rates=(5e-4, 1e-3, 2e-3, 4e-3), noise=0.3, multiples=TO_SIXTEEN, sequences=2048,
     ),
 }  # fmt: skip
-# Studies that compare many arms with each other: fewer steps and seeds.
+# Studies that compare many arms with each other: fewer steps, and unless they say otherwise fewer seeds and less noise.
 MANY_ARMS: dict[Scale, Size] = {
-    "tiny": replace(SIZES["tiny"], rates=(3e-3, 6e-3)),
+    "tiny": replace(SIZES["tiny"], rates=(3e-3, 6e-3), noise=0.2),
     "paper": Size(
         seeds=10, tuning_seeds=0, second_round=0, steps=10_000, width=64, batch=64,
-        rates=(6e-3, 1.2e-2), noise=0.3, multiples=TO_SIXTEEN, sequences=1024,
+        rates=(6e-3, 1.2e-2), noise=0.2, multiples=TO_SIXTEEN, sequences=1024,
     ),
     "large": Size(
         seeds=20, tuning_seeds=0, second_round=0, steps=20_000, width=128, batch=64,
-        rates=(2e-3, 4e-3), noise=0.3, multiples=TO_SIXTEEN, sequences=2048,
+        rates=(2e-3, 4e-3), noise=0.2, multiples=TO_SIXTEEN, sequences=2048,
     ),
 }  # fmt: skip
 FIRST_TUNING_SEED = 1_000

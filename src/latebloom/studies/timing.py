@@ -1,7 +1,6 @@
 """When should attention come in?"""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from latebloom.delay.triggers import at_fraction, when_beyond
 from latebloom.models.settings import hybrid
@@ -22,14 +21,12 @@ from latebloom.tasks import ModularSum, Task
 PERCENTS = range(10, 100, 20)
 BEYOND = (3, 8)
 """Where state tracking is to hold, in training lengths: the paper's claim, and far."""
-NOISE = 0.2
-"""As in the results that are reported; the other studies have had more since."""
 
 
 @study("timing")
 def timing(scale: Scale) -> Plan:
     """A switch at 10 to 90% of the steps, at two learning rates, against a switch when state tracking holds beyond."""
-    size = replace(MANY_ARMS[scale], noise=NOISE)
+    size = MANY_ARMS[scale]
     low, high = middle_rates(size)
     arms = [*_arms(size, composite(), low), *_arms(size, composite(), high), *_arms(size, ModularSum(), high)]
     return Plan(arms, range(size.seeds))

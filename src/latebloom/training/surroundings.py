@@ -11,10 +11,15 @@ import torch
 
 @contextmanager
 def own_randomness(device: torch.device) -> Iterator[None]:
-    """Training seeds torch's generators and makes its GPU the current one; the caller's are left as they were."""
+    """Training seeds torch's generators, makes its GPU the current one, and tells torch for moments to add in a fixed
+    order; all of it is left as the caller had it, also where a step fails in such a moment."""
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.cuda.device(device) if devices else nullcontext():
-        yield
+    order = torch.get_deterministic_debug_mode()
+    try:
+        with torch.random.fork_rng(devices=devices), torch.cuda.device(device) if devices else nullcontext():
+            yield
+    finally:
+        torch.set_deterministic_debug_mode(order)
 
 
 @contextmanager
