@@ -258,7 +258,7 @@ def report(
         out: The folder for index.html, figures/ and tables/; report unless given.
     """
     from latebloom.report.study import read_sections, write_report
-    from latebloom.report.terminal import say, show_table
+    from latebloom.report.terminal import say, show_sections
 
     if not paths:
         raise ConfigError("report: give results files or folders of runs, such as results/paper.parquet or runs/mine")
@@ -267,9 +267,7 @@ def report(
     with console.status("Making the report"):  # pictures of a large study take half a minute
         sections = read_sections(paths)
         page = write_report(sections, folder)
-    for section in sections:
-        show_table(console, section.tables["accuracy"])
-        say(console, f"{section.seen} {section.doubt}\n")
+    show_sections(console, sections)
     say(console, f"Page: {page}   Figures: {folder / 'figures'}   Tables: {folder / 'tables'}")
 
 

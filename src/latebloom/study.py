@@ -16,7 +16,7 @@ from latebloom.errors import ConfigError, InterruptedRun, require
 from latebloom.progress import StudyBar
 from latebloom.report.statistics import SETTLED_AT, seeds_to_settle, smallest_corrected
 from latebloom.report.study import read_sections, write_report
-from latebloom.report.terminal import say, show_table
+from latebloom.report.terminal import say, show_sections
 from latebloom.studies.execute import StudyOutcome, execute
 from latebloom.studies.local import train_all
 from latebloom.studies.plan import SCALES, Plan, Scale, Stage, find_study, known_studies, plan_of, studies_in
@@ -64,9 +64,7 @@ def run_study(
     with console.status("Making the report"):
         sections = read_sections([out])
         page = write_report(sections, out / "report")
-    for section in sections:
-        show_table(console, section.tables["accuracy"])
-        say(console, f"{section.seen} {section.doubt}\n")
+    show_sections(console, sections)
     for run, reason in outcome.failures.items():
         say(console, f"failed: {out / run}: {reason}")
     say(console, f"Page: {page}   Results: {outcome.results}")

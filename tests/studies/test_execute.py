@@ -222,9 +222,22 @@ def test_two_studies_do_not_share_a_folder(plan, tmp_path):
         return in_turn(configs, folder)
 
     execute("mine", plan, tmp_path, nested)
-    for other in (("yours", plan), ("mine", replace(plan, tuning_seeds=(8,)))):
-        with pytest.raises(CheckpointError, match="holds another study, or this one with other settings"):
-            execute(*other, tmp_path, in_turn)
+    joint, tuned = plan.arms
+    clipped = replace(joint.config, training=replace(joint.config.training, clip=2.0))
+    for name, other, said in (
+        ("yours", plan, "holds the study mine; choose another folder"),
+        ("mine", replace(plan, tuning_seeds=(8,)), "holds this study otherwise: on other held-out seeds;"),
+        ("mine", replace(plan, arms=[tuned]), "holds this study otherwise: there is an arm joint;"),
+        ("mine", replace(plan, arms=[*plan.arms, replace(joint, name="new")]), "otherwise: there is no arm new;"),
+        ("mine", replace(plan, arms=[replace(joint, config=clipped), tuned]), "arm joint has training.clip=1.0;"),
+        (
+            "mine",
+            replace(plan, arms=[joint, replace(tuned, choices=tuned.choices[:1])]),
+            "arm tuned has other settings",
+        ),
+    ):
+        with pytest.raises(CheckpointError, match=said):
+            execute(name, other, tmp_path, in_turn)
     with pytest.raises(CheckpointError, match=r"has runs of joint with seeds that this study lacks \(1\)"):
         execute("mine", replace(plan, seeds=(0,)), tmp_path, in_turn)
     for damage in ("{}", '{"arms": [3], "seeds": 4}', "[]"):

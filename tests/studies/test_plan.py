@@ -81,7 +81,7 @@ def test_a_file_of_ones_own_is_run_like_a_named_study(tmp_path):
     [
         ("x = 1", "defines none"),
         ("x = 1\ny = 1 / 0", "line 2: ZeroDivisionError"),
-        ("def broken(:", "line 1: SyntaxError"),
+        ("def broken(:", "line 1: SyntaxError: invalid syntax"),
         (FILE.replace("Plan([", "list(["), "study mine: TypeError"),
         (FILE.replace("Plan([", "list(["), "(study_file.py, line "),
         (FILE.replace("return Plan(", "return ("), "SyntaxError"),
@@ -109,6 +109,8 @@ def test_a_file_of_ones_own_is_run_like_a_named_study(tmp_path):
             FILE.replace('recipe("demo-dat")', "replace(recipe('demo-dat'), trainng=1)"),
             "study mine: RunConfig: 'trainng' is not known; did you mean 'training'? choices: task, ",
         ),
+        (FILE.replace("seeds=range(3)", "seeds=3"), "seeds: 3 is not possible; it must be a row of numbers, such as"),
+        (f"def helper():\n    return 1 / 0\n\n{FILE.replace('return', 'helper(); return')}", "(study_file.py, line 2)"),
         (FILE.replace("seeds=range(3)", "sedes=range(3)"), "Plan: 'sedes' is not known; did you mean 'seeds'?"),
         (
             f"{FILE.replace('return', 'import latebloom as lb; lb.Phase(warmpu=1); return')}",

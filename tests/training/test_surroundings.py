@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from latebloom.training.surroundings import memory_kept
+from latebloom.training.surroundings import memory_kept, own_randomness
 
 
 def page_faults_of_a_step() -> int:
@@ -45,3 +45,14 @@ def test_memory_is_kept_from_step_to_step_and_given_back_at_the_end():
     assert first > pages / 2
     assert later < pages / 20
     assert given_back > 40_000_000
+
+
+def test_what_torch_is_told_in_a_step_that_fails_is_not_left_behind():
+    def fail():
+        with own_randomness(torch.device("cpu")):
+            torch.set_deterministic_debug_mode("error")  # as on the way back through the library's attention
+            raise torch.OutOfMemoryError
+
+    with pytest.raises(torch.OutOfMemoryError):
+        fail()
+    assert torch.get_deterministic_debug_mode() == 0

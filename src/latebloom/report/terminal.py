@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from latebloom.evaluation.result import CLAIM, Evaluation
+from latebloom.report.study_page import Section
 from latebloom.report.tables import Table as Numbers
 from latebloom.report.tables import for_terminal
 
@@ -78,6 +79,16 @@ def show_table(console: Console, table: Numbers) -> None:
     console.print(whole if fits else for_terminal(table, intervals=False))
     if not fits:
         console.print("The intervals are in the report: this terminal is too narrow for them.", style="dim")
+
+
+def show_sections(console: Console, sections: Sequence[Section]) -> None:
+    """What each study showed on each task: its table, and the sentences on it."""
+    several = len({section.panel.study for section in sections}) > 1
+    for section in sections:
+        if several:
+            say(console, f"Study {section.panel.study}")
+        show_table(console, section.tables["accuracy"])
+        say(console, f"{section.seen} {section.doubt}\n")
 
 
 def answer_table(evaluation: Evaluation) -> Table:

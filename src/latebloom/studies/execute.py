@@ -24,6 +24,8 @@ from latebloom.studies.plan import Arm, Plan, Stage
 from latebloom.training.checkpoint import write_json
 from latebloom.training.folder import RunFolder
 
+MOST_TOLD = 3
+"""Differences between two studies that a sentence names."""
 Runner = Callable[[dict[str, RunConfig], Path], dict[str, str]]
 """Trains every configuration in `folder/name`, finished ones excepted; why those failed that did."""
 
@@ -252,11 +254,8 @@ def _claimed(out: Path, name: str, plan: Plan) -> Iterator[None]:
             ],
         }
         file = out / "study.json"
-        if file.exists() and _but_seeds(RunFolder(out).read_json(file)) != _but_seeds(about):
-            raise CheckpointError(
-                f"out: {out} holds another study, or this one with other settings or at another scale; "
-                "choose another folder"
-            )
+        if file.exists() and _but_seeds(before := RunFolder(out).read_json(file)) != _but_seeds(about):
+            raise CheckpointError(f"out: {out} holds {_what_it_holds(before, about, plan, out)}; choose another folder")
         for arm, place in _places(plan, out):
             if lacking := sorted(_begun_seeds(place) - set(plan.seeds_of(arm))):
                 numbers = ", ".join(map(str, lacking))
@@ -273,6 +272,33 @@ def _but_seeds(about: Any) -> Any:
     if isinstance(about, dict):
         return {name: _but_seeds(value) for name, value in about.items() if name != "seeds"}
     return [_but_seeds(one) for one in about] if isinstance(about, list) else about
+
+
+def _what_it_holds(before: Any, about: dict[str, Any], plan: Plan, out: Path) -> str:
+    """What the study in a folder is, by how it differs from the one that is asked for."""
+    try:
+        if before["study"] != about["study"]:
+            return f"the study {before['study']}"
+        then, now = ({(arm["task"], arm["arm"]): _but_seeds(arm) for arm in one["arms"]} for one in (before, about))
+    except (AttributeError, KeyError, TypeError):
+        return "another study"
+    told = [f"there is no arm {name}" for _, name in now.keys() - then.keys()]
+    told += [f"there is an arm {name}" for _, name in then.keys() - now.keys()]
+    for arm, place in _places(plan, out):
+        one = arm.task, arm.name
+        if one in then and then[one] != now[one]:
+            settings = "" if arm.choices else _settings_of(place, arm.config)
+            told.append(f"arm {arm.name} has {settings or 'other settings or choices'}")
+    rest = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
+    return f"this study otherwise: {', '.join(sorted(told)[:MOST_TOLD]) or 'on other held-out seeds'}{rest}"
+
+
+def _settings_of(place: Path, config: RunConfig) -> str:
+    """In which settings the runs in an arm's folder differ from a configuration."""
+    for file in sorted(place.glob("seed-*/config.json")):
+        found = changes(config, RunFolder(file.parent).read_config())
+        return ", ".join(f"{name}={value}" for name, value in found.items() if name != "seed")
+    return ""
 
 
 def _begun_seeds(place: Path) -> set[int]:

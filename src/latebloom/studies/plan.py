@@ -69,6 +69,9 @@ class Plan:
     """How many of an arm's choices go on to the second round, if there is one."""
 
     def __post_init__(self) -> None:
+        rows = {"seeds": self.seeds, "tuning_seeds": self.tuning_seeds, "second_round": self.second_round}
+        for what, row in rows.items():
+            require(isinstance(row, Sequence), what, row, "a row of numbers, such as range(3)")
         if not self.arms or not self.seeds:
             raise ConfigError("a study has at least one arm and one seed")
         for arm in self.arms:
@@ -255,8 +258,10 @@ def plan_of(name: str, function: Study, scale: Scale) -> Plan:
     try:
         plan = function(scale)
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[1:2]  # the line of the study's own function
-        where = "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in place)
+        file = getattr(getattr(function, "__code__", None), "co_filename", "")
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+        # A mistake in a helper is there, and not where the study's function calls it.
+        where = f" ({Path(file).name}, line {lines[-1]})" if lines else ""
         raise ConfigError(f"study {name}: {_in_words(error)}{where}") from error
     if not isinstance(plan, Plan):
         raise ConfigError(f"study {name}: it returns {type(plan).__name__}, not a Plan")
@@ -267,6 +272,8 @@ def _in_words(error: Exception) -> str:
     """What is wrong in a study's file; where it is a setting that there is none of, the choices."""
     if isinstance(error, ConfigError):
         return str(error)
+    if isinstance(error, SyntaxError):  # its own text has the place once more
+        return f"SyntaxError: {error.msg}"
     misspelt = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
     settings = None if misspelt is None else _our_settings(misspelt[1], error)
     if misspelt is not None and settings is not None:
