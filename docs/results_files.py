@@ -57,5 +57,9 @@ def config_of(run: RunRecord) -> dict[str, Any]:
     return json.loads(run.config)
 
 
+def noise_of(run: RunRecord) -> float:
+    return config_of(run)["training"].get("state_noise", 0.0)
+
+
 def without_seed(run: RunRecord) -> dict[str, Any]:
     return {**config_of(run), "seed": None}

@@ -21,6 +21,7 @@ from results_files import (
     config_of,
     exact,
     held,
+    noise_of,
     read,
     without_seed,
 )
@@ -69,7 +70,15 @@ def sentences() -> Iterator[tuple[Path, str]]:
         f"in {right} of {of}; on the six held-out seeds on which the setting was chosen, in {word(on_six(now))}",
     )
     jointly = {exact(now, arm) for arm in ("joint", LATE)}
-    yield from ((README, sentence) for sentence in third_in_short())
+    (digits, pairs, mixed), before = orders_in_short()
+    yield PAGE, f"by {digits}, {pairs} and {mixed} points at three times the length over 20 seeds, and by {before} when"
+    yield PAGE, f"were run before it was {before}"
+    ahead_by, interval = digits.split(" ", 1)
+    yield README, f"is ahead by {ahead_by} points {interval} at three times the length over 20 seeds"
+    yield README, f"with pairs first by {pairs} and with digits and pairs interleaved by {mixed} (by {before} when"
+    third = composite("holding")
+    yield README, f"the plain form is exact in {exact(third, 'dat')} of {seeds(third, 'dat')} seeds in half the steps"
+    yield README, f"Untuned it has one in {cliffs(third, 'joint')} of {seeds(third, 'joint')} seeds"
     yield README, f"is exact in {' or '.join(map(word, jointly))}, whether recall is asked from the start or late"
     yield README, f"where it is tuned ({word(cliffs(now, 'joint'))} of {seeds(now, 'joint')} seeds)"
     yield (
@@ -115,7 +124,7 @@ def in_short(now: Panel, plain: Panel) -> Iterator[str]:
     yield (
         f"is at {level(now, LATE, NEAR)} and {level(now, LATE, FAR)}, {ahead(now, LATE, NEAR):.0f} and "
         f"{ahead(now, LATE, FAR):.0f} points behind delayed attention. Joint training that is asked everything is no "
-        f"different in the mean ({told[0]} at three times; {told[1]} at sixteen), but its seeds lie closer together: "
+        f"different in the mean ({told[0]} at three times; {told[1]} at sixteen); "
         f"the medians at three times are {medians[0]:.1%} asked late and {medians[1]:.1%}, and "
         f"{to_the_end(now, LATE)} and {to_the_end(now, 'joint')} seeds hold 90% to sixteen times"
     )
@@ -126,8 +135,9 @@ def in_short(now: Panel, plain: Panel) -> Iterator[str]:
     least = min(run.accuracy(at(now, FAR)) for one in finalists for run in evaluations(one))
     yield (
         f"of {'thirty-two' if len(first) == 32 else len(first)}, {word(len(exacting))} are at {EXACT:.0%} or more "
-        f"there on both held-out seeds of the first round, {'all' if all_so else 'not all'} at the highest rate of the "
-        f"grid and with noise; {word(len(finalists))} were tried on four more, and are at {least:.0%} or more on each"
+        f"there on both held-out seeds of the first round, {'all' if all_so else 'not all'} with noise and at the "
+        f"highest rate of the grid, so that a higher one might do better still; {word(len(finalists))} were tried on "
+        f"four more, and are at {least:.0%} or more on each"
     )
     yield (
         f"At three times the length {first_round_holds(now, 'dat')} are at 90% or more on both seeds of the first "
@@ -277,15 +287,25 @@ def timing() -> Iterator[str]:
     lost = {cells[0].text: float(cells[far].text) for cells in table.rows if cells[far].text[0] in "+-"}
     low, high = (f" ({of:g})" for of in sorted(MANY_ARMS["paper"].rates))
     yield (
-        f"at the lower rate {lost[f'at 50%{low}']:.0f} points from half of the steps on and {lost[f'at 70%{low}']:.0f} "
-        f"from 70%, at the higher {lost[f'at 70%{high}']:.0f} from 70%"
+        f"costs {lost[f'at 70%{low}']:.0f} points from 70% of the steps on at the lower rate; "
+        f"{lost[f'at 50%{low}']:.0f} points from half of them on, and {lost[f'at 70%{high}']:.0f} at the higher rate "
+        "from 70%, may be luck"
+    )
+    beyond = {one.first: one for one in comparisons(read("timing"))[0][at(panel, FAR)]}
+    late, half, late_high = (beyond[arm] for arm in (f"at 70%{low}", f"at 50%{low}", f"at 70%{high}"))
+    assert late.p_corrected < SETTLED_AT < min(half.p_corrected, late_high.p_corrected)
+    yield (
+        f"is {-100 * late.difference.mean:.0f} points behind `when beyond 3x` at the lower rate (p "
+        f"{late.p_corrected:.3f}, corrected); one at half of them ({-100 * half.difference.mean:.0f} points, p "
+        f"{half.p:.2f}, not corrected) and one at 70% at the higher rate ({-100 * late_high.difference.mean:.0f} "
+        f"points, p {late_high.p:.2f}) are not told from chance, corrected"
     )
     slow = [
         sum((run.switch_step or 0) >= 5_000 for run in panel.runs if run.arm == f"when beyond 8x ({of:g})")
         for of in sorted(MANY_ARMS["paper"].rates)
     ]
     low, high = map(word, slow)
-    yield f"{low} of the ten seeds meet it after 5,000 steps or more there, and {high} at the higher rate"
+    yield f"{low} of the ten seeds meet it after 5,000 steps or more at the lower rate, and {high} at the higher rate"
 
 
 def holding() -> Iterator[str]:
@@ -323,19 +343,38 @@ def holding() -> Iterator[str]:
         for arm in without
         for seed, share in earlier.by_seed(arm, at(panel, NEAR)).items()
     ]
-    yield f"single seeds of the arms without noise differ from it by up to {100 * max(apart):.0f} points at three times"
-    yield f"(exact in {exact(panel, 'staged')} of {seeds(panel, 'staged')} seeds and {exact(panel, 'dat')})"
+    most = f"by up to {100 * max(apart):.0f} points at three times"
+    yield f"Single seeds of the arms without noise differ between the two {most}"
+    shifts = [
+        mean(share - panel.by_seed(arm, at(panel, NEAR))[seed] for seed, share in then.items())
+        for arm in without
+        for then in [earlier.by_seed(arm, at(panel, NEAR))]
+    ]
+    yield f"single seeds differ {most} and means of ten seeds by up to {100 * max(map(abs, shifts)):.0f}"
+    yield f"(exact in {exact(panel, 'staged')} and {exact(panel, 'dat')} of {seeds(panel, 'dat')} seeds)"
+    yield (
+        f"the plain form is at {level(panel, 'dat', FAR)} at sixteen times and the four changes together at "
+        f"{level(panel, 'staged', FAR)}"
+    )
+    yield f"`joint (restarted)`, which has these, is {ahead(panel, 'joint (restarted)', NEAR):.0f} points behind `dat`"
+    mixed = [
+        panel.by_seed(f"{arm} (interleaved)", at(panel, NEAR), answer)
+        for arm, answer in (("joint", "sum"), ("dat", "sum"), ("dat", "recall"))
+    ]
+    assert max(mixed[0].values()) < 0.5
+    assert min(min(kept.values()) for kept in mixed[1:]) > EXACT
+    yield "joint training loses the sum in every seed, and delayed attention keeps both answers in every seed"
     blind, unlearned = (
         [*panel.by_seed(arm, panel.training_length, "recall").values()]
         for arm in ("no look-back", "staged (none held)")
     )
     yield (
-        f"without it {sum(share > 0.5 for share in blind)} of {len(blind)} seeds recall more than half at the training "
-        f"length, none more than {max(blind):.0%}"
+        f"without it recall at the training length is above a half in {sum(share > 0.5 for share in blind)} of "
+        f"{len(blind)} seeds and {max(blind):.0%} at most"
     )
     yield (
         f"at this rate {sum(share < 0.5 for share in unlearned)} of its {len(unlearned)} seeds do not learn recall at "
-        "the training length either"
+        "the training length"
     )
 
 
@@ -374,10 +413,18 @@ def told_from_chance(panel: Panel) -> Iterator[str]:
     anew = [one for one in again[at(panel, NEAR)] if (one.first, one.second) in near]
     assert all(one.difference.mean * near[one.first, one.second].difference.mean > 0 for one in anew)
     (far_out,) = (one for one in again[at(panel, FAR)] if (one.first, one.second) == (only, rival))
+    still = [(one.first, one.second) for one in anew if one.p_corrected < SETTLED_AT]
+    assert [pair for pair in still if len(panel.against[pair[0]]) > 1] == [
+        ("dat (outcome)", "dat"),
+        ("dat (interleaved)", "joint (interleaved)"),
+    ]
     yield (
         f"On the new ones alone each of the {word(len(anew))} comparisons has the same sign and a p of "
-        f"{max(one.p for one in anew):.3f} or less, not corrected; that of `{only}` at sixteen times is {far_out.p:.3f}"
+        f"{max(one.p for one in anew):.3f} or less, not corrected; corrected for all {together}, {word(len(still))} of "
+        f"them are told from chance: {row([f'`{first}`' for first, _ in still])} against joint training. That of "
+        f"`{only}` at sixteen times has a p of {far_out.p:.3f} there"
     )
+    afresh = {(one.first, one.second): one.p_corrected for one in anew}
     (before,) = comparisons([composite("holding-earlier")])
     yield (
         f"had told {word(sum(one.p_corrected < SETTLED_AT for one in before[at(panel, NEAR)]))} comparisons from chance"
@@ -400,33 +447,38 @@ def told_from_chance(panel: Panel) -> Iterator[str]:
     )
     yield (
         f"Both those {100 * gained.difference.mean:.0f} and the {-100 * left.difference.mean:.0f} that are left are "
-        f"told from chance, corrected (p {gained.p_corrected:.3f} and {left.p_corrected:.3f})"
+        f"told from chance, corrected (p {gained.p_corrected:.3f} and {left.p_corrected:.3f}; on the new seeds alone "
+        f"{afresh[none_held, 'joint (restarted)']:.2f} and {afresh[none_held, 'recall withheld']:.2f})"
+    )
+    yield (
+        f"asking late gains {100 * gained.difference.mean:.0f} of the {100 * between:.0f} points that delaying both "
+        "gains"
     )
     orders = [("joint", "dat"), *((f"dat ({one})", f"joint ({one})") for one in ("pairs-first", "interleaved"))]
     assert all(pair in near and pair in far for pair in orders)
     margins = [100 * abs(near[pair].difference.mean) for pair in orders]
     by_order = [f"{margin:.0f}" for margin in margins]
     yield f"by {row(by_order)} points at three times, each more than chance"
-    yield f"by {row(by_order)} points at three times the length ({seeds(panel, 'dat')} seeds)"
-    yield f"asking late closes {gained.difference.mean / between:.0%} of the gap at three times"
+    second = orders[1]
+    assert all(afresh[pair] < SETTLED_AT for pair in orders if pair != second)
+    yield f"on the new seeds alone, corrected, all but the second, whose p is {afresh[second]:.3f}"
 
 
-def third_in_short() -> Iterator[str]:
-    """The third study, for the README."""
-    panel = composite("holding")
-    near = at(panel, NEAR)
-    levels = {arm: mean(panel.by_seed(arm, near).values()) for arm in panel.shown}
-    late, jointly, delayed = (
-        levels[arm] for arm in ("recall withheld (none held)", "joint (restarted)", "recall withheld")
-    )
-    yield f"asking late closes {(late - jointly) / (delayed - jointly):.0%} of the gap"
-    first, *others = (
-        100 * (levels[f"dat{order}"] - levels[f"joint{order}"]) for order in ("", " (pairs-first)", " (interleaved)")
-    )
-    yield (
-        f"delayed attention is ahead by {first:.0f} points there ({seeds(panel, 'dat')} seeds), and by "
-        + " and ".join(f"{other:.0f}" for other in others)
-    )
+def orders_in_short() -> tuple[list[str], str]:
+    """How far delayed attention is ahead in each order at three times the length, with intervals, and how far it was in
+    the earlier run."""
+    told: list[str] = []
+    before: list[str] = []
+    for study, into in (("holding", told), ("holding-earlier", before)):
+        panel = composite(study)
+        for order in ("", " (pairs-first)", " (interleaved)"):
+            one = compare_arms("", "", *(panel.by_seed(f"{arm}{order}", at(panel, NEAR)) for arm in ("dat", "joint")))
+            assert one is not None
+            mean, low, high = (
+                100 * (end or 0.0) for end in (one.difference.mean, one.difference.low, one.difference.high)
+            )
+            into.append(f"{mean:.0f} [{low:.0f}, {high:.0f}]" if into is told else f"{mean:.0f}")
+    return told, row(before)
 
 
 def _named(panel: Panel, first: str, second: str) -> str:
@@ -501,10 +553,6 @@ def on_six(panel: Panel) -> int:
 
 def to_the_end(panel: Panel, arm: str) -> int:
     return sum(run.reach >= FAR for run in panel.finished[arm].values())
-
-
-def noise_of(run: RunRecord) -> float:
-    return config_of(run)["training"].get("state_noise", 0.0)
 
 
 def noise(panel: Panel) -> float:
