@@ -1,7 +1,7 @@
 """Rows of a table by number, as an operation whose gradient is added up in a fixed order.
 
-On a GPU the library adds the gradients of a row that is looked up many hundred times in no fixed order: the last bits
-differ from run to run.
+On a GPU the library promises no order in which it adds the gradients of a row that is looked up many times, and another
+order is another rounding.
 
 Shapes: S stacked models, V rows of a model's table, D width; dots stand for any axes in between.
 """
