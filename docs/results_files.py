@@ -61,5 +61,10 @@ def noise_of(run: RunRecord) -> float:
     return config_of(run)["training"].get("state_noise", 0.0)
 
 
+def noisy(panel: Panel) -> set[str]:
+    """The arms with noise on what is remembered."""
+    return {run.arm for run in panel.runs if noise_of(run)}
+
+
 def without_seed(run: RunRecord) -> dict[str, Any]:
     return {**config_of(run), "seed": None}

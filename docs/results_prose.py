@@ -22,6 +22,7 @@ from results_files import (
     exact,
     held,
     noise_of,
+    noisy,
     read,
     without_seed,
 )
@@ -78,7 +79,17 @@ def sentences() -> Iterator[tuple[Path, str]]:
     yield README, f"with pairs first by {pairs} and with digits and pairs interleaved by {mixed} (by {before} when"
     third = composite("holding")
     yield README, f"the plain form is exact in {exact(third, 'dat')} of {seeds(third, 'dat')} seeds in half the steps"
-    yield README, f"Untuned it has one in {cliffs(third, 'joint')} of {seeds(third, 'joint')} seeds"
+    untuned = [run for one in tried("joint", first_round=True) for run in evaluations(one)]
+    fallen = sum(run.cliff is not None for run in untuned)
+    yield README, f"Untuned it has one in {fallen} of the {len(untuned)} runs of the tuning's first round"
+    late = compare_arms(
+        "", "", *(third.by_seed(arm, at(third, NEAR)) for arm in ("recall withheld (none held)", "joint (restarted)"))
+    )
+    assert late is not None
+    middle, low, high = (
+        100 * (end or 0.0) for end in (late.difference.mean, late.difference.low, late.difference.high)
+    )
+    yield README, f"gains {middle:.0f} points [{low:.0f}, {high:.0f}] there; where everything is tuned it gains none"
     yield README, f"is exact in {' or '.join(map(word, jointly))}, whether recall is asked from the start or late"
     yield README, f"where it is tuned ({word(cliffs(now, 'joint'))} of {seeds(now, 'joint')} seeds)"
     yield (
@@ -264,7 +275,7 @@ def reused() -> Iterator[str]:
     ]
     means = [level(form, "joint", NEAR, 1) for form in forms]
     yield (
-        f"joint training differs at three times too: by up to {100 * apart[0]:.0f} points in a seed, and by "
+        f"differs in the last at three times too: by up to {100 * apart[0]:.0f} points in a seed, and by "
         f"{100 * apart[1]:.0f} at sixteen times, with means of {row(list(dict.fromkeys(means)))} at three times"
     )
 
@@ -318,9 +329,9 @@ def holding() -> Iterator[str]:
     )
     none_held = "recall withheld (none held)"
     yield from told_from_chance(panel)
-    for study in ("timing", "holding"):
+    for study, told in (("timing", "but with noise of {}: this study"), ("holding", "with noise of {} as all arms")):
         (deviation,) = {noise_of(run) for run in composite(study).runs} - {0}
-        yield f"with noise of {deviation:g}"
+        yield told.format(f"{deviation:g}")
     yield f"and noise of deviation {noise(composite('paper')):g} on what the recurrence remembers"
     yield (
         f"Exact, at sixteen times too, are {exact(panel, none_held)} of its {seeds(panel, none_held)} seeds, "
@@ -331,7 +342,7 @@ def holding() -> Iterator[str]:
     lost = {seeds(panel, arm) - held(panel, arm) for arm in falls}
     assert lost == {1}
     yield f"{row([f'`{arm}`' for arm in falls])} each lose one seed of {seeds(panel, 'dat')}"
-    two = [earlier.by_seed("dat (interleaved)", at(panel, NEAR)), panel.by_seed("dat (interleaved)", at(panel, NEAR))]
+    two = [one.by_seed("dat (interleaved)", at(panel, NEAR), "recall") for one in (earlier, panel)]
     gone = [sum(share < 0.5 for share in by_seed.values()) for by_seed in two]
     yield (
         f"`dat (interleaved)` lost recall in {word(gone[0])} of these {word(len(two[0]))} seeds, and now does in "
@@ -378,10 +389,6 @@ def holding() -> Iterator[str]:
     )
 
 
-def noisy(panel: Panel) -> set[str]:
-    return {run.arm for run in panel.runs if noise_of(run)}
-
-
 def told_from_chance(panel: Panel) -> Iterator[str]:
     """Which arms of the third study differ from what they are held against, near and far."""
     (compared,) = comparisons([panel])
@@ -401,6 +408,7 @@ def told_from_chance(panel: Panel) -> Iterator[str]:
     ((only, rival),) = new
     assert rival == "dat"
     lost = -100 * far[only, rival].difference.mean
+    settled_far = far[only, rival].p_corrected
     yield (
         f"The same are told from chance at sixteen times, which is corrected apart, but for "
         f"{row([_named(panel, *pair) for pair in gone])}; there `{only}` is too, {lost:.0f} points behind"
@@ -424,18 +432,21 @@ def told_from_chance(panel: Panel) -> Iterator[str]:
         f"them are told from chance: {row([f'`{first}`' for first, _ in still])} against joint training. That of "
         f"`{only}` at sixteen times has a p of {far_out.p:.3f} there"
     )
+    yield f"(p {settled_far:.3f} corrected, and on the new seeds alone {far_out.p:.3f} by itself)"
     afresh = {(one.first, one.second): one.p_corrected for one in anew}
     (before,) = comparisons([composite("holding-earlier")])
     yield (
         f"had told {word(sum(one.p_corrected < SETTLED_AT for one in before[at(panel, NEAR)]))} comparisons from chance"
     )
     against_dat = {one.first: one for one in compared[at(panel, FAR)] if one.second == "dat"}
+    below = [arm for arm, one in against_dat.items() if one.difference.high is not None and one.difference.high < 0]
     slow, late = (against_dat[arm] for arm in ("half the rate after", "recall withheld"))
-    assert all(one.difference.high is not None and one.difference.high < 0 for one in (slow, late))
+    assert {"half the rate after", "recall withheld", "random output"} <= set(below)
     yield f"the interval leaves out zero as well ({-100 * slow.difference.mean:.0f} points)"
     yield (
         f"recall withheld is {-100 * late.difference.mean:.0f} points behind, with an interval that leaves out zero "
-        f"and a p of {late.p_corrected:.3f}, corrected"
+        f"and a p of {late.p_corrected:.3f}, corrected; the random output is "
+        f"{-100 * against_dat['random output'].difference.mean:.0f} behind, with such an interval too"
     )
     none_held = "recall withheld (none held)"
     left, gained = (near[none_held, other] for other in ("recall withheld", "joint (restarted)"))
@@ -474,10 +485,10 @@ def orders_in_short() -> tuple[list[str], str]:
         for order in ("", " (pairs-first)", " (interleaved)"):
             one = compare_arms("", "", *(panel.by_seed(f"{arm}{order}", at(panel, NEAR)) for arm in ("dat", "joint")))
             assert one is not None
-            mean, low, high = (
+            middle, low, high = (
                 100 * (end or 0.0) for end in (one.difference.mean, one.difference.low, one.difference.high)
             )
-            into.append(f"{mean:.0f} [{low:.0f}, {high:.0f}]" if into is told else f"{mean:.0f}")
+            into.append(f"{middle:.0f} [{low:.0f}, {high:.0f}]" if into is told else f"{middle:.0f}")
     return told, row(before)
 
 

@@ -28,7 +28,7 @@ from results_files import (
     config_of,
     exact,
     held,
-    noise_of,
+    noisy,
     read,
     results_of,
     without_seed,
@@ -294,7 +294,7 @@ def _before(panel: Panel) -> str:
     (earlier,) = read("holding-earlier")
     told = []
     for arm in panel.shown:
-        if any(noise_of(run) for run in panel.runs if run.arm == arm):  # there was less of it then
+        if arm in noisy(panel):  # there was less of it then
             continue
         levels = []
         for length in (at(panel, NEAR), at(panel, FAR)):
@@ -319,14 +319,7 @@ def _made(study: str) -> str:
     runs = [run for panel in of for run in panel.runs]
     configs = [config_of(run) for run in runs]
     training = [config["training"] for config in configs]
-    plan = plan_of(study, known_studies()[study], "paper")
-    planned = plan.run_count
-    for arm in plan.arms:
-        if not arm.choices:  # a study as it is now, settings apart that were not there when it ran
-            now = dict(flat(json.loads(json.dumps(arm.config.to_json()))))
-            for run in (run for run in runs if (run.task, run.arm) == (arm.task, arm.name)):
-                then = dict(flat(config_of(run)))
-                assert all(now.get(name) == then[name] for name in then if name != "seed"), (study, arm.name)
+    planned = plan_of(study, known_studies()[study], "paper").run_count
     failed = sum(run.evaluation is None for run in runs)
     seeds = {len(panel.by_seed(arm, panel.training_length)) for panel in of for arm in panel.shown}
     made: dict[str, dict[str, None]] = {}
@@ -341,6 +334,20 @@ def _made(study: str) -> str:
         f"{_either(run.training_length for run in runs)}; "
         f"{'; '.join(f'{where}, commit {row(list(commits))}' for where, commits in made.items())}."
     )
+
+
+def check_planned() -> None:
+    """That the runs are those of the studies as they are now, apart from settings that came later."""
+    for study in STUDIES:
+        runs = [run for panel in read(study) for run in panel.runs]
+        for arm in plan_of(study, known_studies()[study], "paper").arms:
+            if arm.choices:
+                continue
+            now = dict(flat(json.loads(json.dumps(arm.config.to_json()))))
+            for run in (run for run in runs if (run.task, run.arm) == (arm.task, arm.name)):
+                for name, value in flat(config_of(run)):
+                    if name != "seed" and now.get(name) != value:
+                        sys.exit(f"{study}.parquet: {arm.name} has {name}={value}, the study {now.get(name)}")
 
 
 def _either(numbers: Iterable[int]) -> str:
@@ -378,6 +385,7 @@ def write_or_check_report() -> None:
 
 
 def main() -> None:
+    check_planned()
     for study, text in zip(STUDIES, (paper, timing, holding), strict=True):
         image = ROOT / "docs" / "images" / f"{study}.svg"
         write_or_check(results_of(study), PAGE, text(), image, partial(draw, study, image))

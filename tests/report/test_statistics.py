@@ -75,7 +75,7 @@ def test_the_sign_flip_test_counts_all_flips(differences):
     assert sign_flip_test(np.array(differences)) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("seeds", "within"), [(18, 1e-12), (20, 1e-12), (21, 0.01), (30, 0.01)])
+@pytest.mark.parametrize(("seeds", "within"), [(18, 1e-12), (20, 1e-12), (21, 0.003), (30, 0.003)])
 def test_all_flips_are_counted_for_twenty_seeds_and_drawn_for_more(seeds, within):
     whole = np.random.default_rng(5).integers(-4, 8, seeds)
     ways = np.ones(1)  # to each sum of the differences with signs: the coefficients of a product of polynomials
@@ -88,8 +88,8 @@ def test_all_flips_are_counted_for_twenty_seeds_and_drawn_for_more(seeds, within
 
 
 def test_sums_that_differ_by_rounding_alone_are_as_far_from_zero():
-    thirds = np.array([1, -1, 1, 1, 1, 1]) / 3
-    assert sign_flip_test(0.1 * thirds) == sign_flip_test(np.sign(thirds)) == 14 / 64
+    whole = np.array([1, -2, 1, 2, -1, 0])
+    assert sign_flip_test(0.1 * whole) == sign_flip_test(whole) == 1
 
 
 @given(st.lists(st.tuples(accuracies, accuracies), min_size=2, max_size=8))

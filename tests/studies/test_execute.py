@@ -226,9 +226,14 @@ def test_two_studies_do_not_share_a_folder(plan, tmp_path):
     clipped = replace(joint.config, training=replace(joint.config.training, clip=2.0))
     for name, other, said in (
         ("yours", plan, "holds the study mine; choose another folder"),
-        ("mine", replace(plan, tuning_seeds=(8,)), "holds this study otherwise: on other held-out seeds;"),
-        ("mine", replace(plan, arms=[tuned]), "holds this study otherwise: there is an arm joint;"),
-        ("mine", replace(plan, arms=[*plan.arms, replace(joint, name="new")]), "otherwise: there is no arm new;"),
+        ("mine", replace(plan, tuning_seeds=(8,)), "another scale: tuning_seeds are others;"),
+        ("mine", replace(plan, arms=[tuned, joint]), "the order of its arms is another;"),
+        (
+            "mine",
+            replace(plan, arms=[tuned]),
+            "holds this study otherwise, perhaps at another scale: there is an arm joint;",
+        ),
+        ("mine", replace(plan, arms=[*plan.arms, replace(joint, name="new")]), "scale: there is no arm new;"),
         ("mine", replace(plan, arms=[replace(joint, config=clipped), tuned]), "arm joint has training.clip=1.0;"),
         (
             "mine",

@@ -109,7 +109,12 @@ def test_a_file_of_ones_own_is_run_like_a_named_study(tmp_path):
             FILE.replace('recipe("demo-dat")', "replace(recipe('demo-dat'), trainng=1)"),
             "study mine: RunConfig: 'trainng' is not known; did you mean 'training'? choices: task, ",
         ),
-        (FILE.replace("seeds=range(3)", "seeds=3"), "seeds: 3 is not possible; it must be a row of numbers, such as"),
+        (FILE.replace("seeds=range(3)", "seeds=3"), "seeds: 3 is not possible; it must be a row of whole numbers,"),
+        (
+            FILE.replace("seeds=range(3)", "seeds='012'"),
+            "seeds: '012' is not possible; it must be a row of whole numbers,",
+        ),
+        (FILE.replace('-dat")', '-dat"), seeds=5'), "arm dat: seeds: 5 is not possible"),
         (f"def helper():\n    return 1 / 0\n\n{FILE.replace('return', 'helper(); return')}", "(study_file.py, line 2)"),
         (FILE.replace("seeds=range(3)", "sedes=range(3)"), "Plan: 'sedes' is not known; did you mean 'seeds'?"),
         (
@@ -128,6 +133,26 @@ def test_a_mistake_in_a_file_is_one_sentence_with_its_place(tmp_path, text, said
     with pytest.raises(ConfigError) as caught:
         plan_of(*find_study(str(file)), "tiny")
     assert said in str(caught.value)
+
+
+def test_a_mistake_is_found_where_it_is_also_in_a_file_that_is_named_from_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own.py").write_text("x = 1\ny = 1 / 0")
+    with pytest.raises(ConfigError, match=r"study: own.py, line 2: ZeroDivisionError"):
+        find_study("own.py")
+    (tmp_path / "torn.py").write_text("x = 1\ndef broken(:")
+    with pytest.raises(ConfigError, match=r"study: torn.py, line 2: SyntaxError: invalid syntax$"):
+        find_study("torn.py")
+    (tmp_path / "own.py").write_text("x = 1\n\nimport torn")
+    with pytest.raises(ConfigError, match=r"study: own.py, line 3: SyntaxError: invalid syntax \(torn.py, line 2\)"):
+        find_study("own.py")
+    (tmp_path / "theirs.py").write_text(
+        "from dataclasses import dataclass\n\n@dataclass\nclass Phase:\n    mine: int\n"
+    )
+    (tmp_path / "own.py").write_text("import latebloom\nimport theirs\ntheirs.Phase(mien=1)")
+    with pytest.raises(ConfigError, match=r"own.py, line 3: TypeError: Phase"):
+        find_study("own.py")
 
 
 def test_unknown_names_are_answered_with_the_choices(tmp_path):

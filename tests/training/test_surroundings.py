@@ -53,6 +53,9 @@ def test_what_torch_is_told_in_a_step_that_fails_is_not_left_behind():
             torch.set_deterministic_debug_mode("error")  # as on the way back through the library's attention
             raise torch.OutOfMemoryError
 
-    with pytest.raises(torch.OutOfMemoryError):
-        fail()
-    assert torch.get_deterministic_debug_mode() == 0
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            fail()
+        assert torch.get_deterministic_debug_mode() == 0
+    finally:
+        torch.set_deterministic_debug_mode(0)

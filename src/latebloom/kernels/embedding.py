@@ -38,7 +38,7 @@ def _takes_kernel(table: Tensor) -> bool:
 
 @cache
 def _has_triton() -> bool:
-    """There is none for Windows, where single runs do without kernels of ours."""
+    """torch brings it where it is built for CUDA on Linux; single runs go without where it is missing."""
     return find_spec("triton") is not None
 
 

@@ -34,7 +34,7 @@ def _backward_kernel(
         place = (model * lookups_in_all + lookups[:, None]) * D + columns[None, :]
         slope = tl.load(d_y + place, known[:, None] & (columns[None, :] < D), 0.0)
         chosen = (rows[:, None] == found[None, :]).to(tl.float32)
-        # As exact as sums in float32, whatever the precision of training: these are sums.
+        # Nearly as exact as sums in float32, whatever the precision of training: these are sums.
         total = add_product(total, chosen, slope, "tf32x3")
     # A table for each part, added up afterwards in a fixed order.
     place = ((model * PARTS + part) * rows_in_all + rows[:, None]) * D + columns[None, :]

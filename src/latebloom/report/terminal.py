@@ -83,10 +83,11 @@ def show_table(console: Console, table: Numbers) -> None:
 
 def show_sections(console: Console, sections: Sequence[Section]) -> None:
     """What each study showed on each task: its table, and the sentences on it."""
-    several = len({section.panel.study for section in sections}) > 1
+    before = None if len({section.panel.study for section in sections}) > 1 else sections[0].panel.study
     for section in sections:
-        if several:
-            say(console, f"Study {section.panel.study}")
+        if section.panel.study != before:
+            before = section.panel.study
+            say(console, f"Study {before}")
         show_table(console, section.tables["accuracy"])
         say(console, f"{section.seen} {section.doubt}\n")
 

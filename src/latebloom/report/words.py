@@ -155,7 +155,7 @@ def _settled_against(panel: Panel, compared: Compared) -> str:
         return (
             f" So few seeds cannot settle whether any arm differs from what it is held against; {enough} could {test}."
         )
-    found: dict[str, list[str]] = {}
+    found: dict[frozenset[tuple[str, str, bool]], tuple[str, list[str]]] = {}
     for length, several in near_and_far.items():
         settled = [one for one in several if one.p_corrected < SETTLED_AT]
         sides = {
@@ -163,8 +163,9 @@ def _settled_against(panel: Panel, compared: Compared) -> str:
             "behind": [one for one in settled if one.difference.mean < 0],
         }
         text = " and ".join(f"{_who(panel, pairs)} {side}" for side, pairs in sides.items() if pairs) or "none"
-        found.setdefault(text, []).append(str(length))
-    told = (f"at length{'s' * (len(lengths) > 1)} {row(lengths)}, {text}" for text, lengths in found.items())
+        which = frozenset((one.first, one.second, one.difference.mean > 0) for one in settled)
+        found.setdefault(which, (text, []))[1].append(str(length))
+    told = (f"at length{'s' * (len(lengths) > 1)} {row(lengths)}, {text}" for text, lengths in found.values())
     return f" Different from what they are held against by more than chance {test}: {'; '.join(told)}."
 
 

@@ -30,8 +30,10 @@ def gather(paths: Sequence[Path]) -> list[RunRecord]:
             files += of_study
         elif below := RunFolder(path).runs_below():  # as `train --seeds` leaves them
             folders += below
-        elif several := sorted(path.glob("*.parquet")):
-            raise ResultsError(f"results: {path} holds several files; name those to report on, such as {several[0]}")
+        elif files_there := sorted(path.glob("*.parquet")):
+            raise ResultsError(
+                f"results: {path} is no study's folder; name the files in it to report on, such as {files_there[0]}"
+            )
         else:
             raise ResultsError(
                 f"results: {path} holds neither results nor runs; give a results file, the folder of a study or of a "

@@ -7,7 +7,7 @@ the others did), `tuning.parquet` and `results.parquet`.
 import fcntl
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -282,23 +282,34 @@ def _what_it_holds(before: Any, about: dict[str, Any], plan: Plan, out: Path) ->
         then, now = ({(arm["task"], arm["arm"]): _but_seeds(arm) for arm in one["arms"]} for one in (before, about))
     except (AttributeError, KeyError, TypeError):
         return "another study"
-    told = [f"there is no arm {name}" for _, name in now.keys() - then.keys()]
-    told += [f"there is an arm {name}" for _, name in then.keys() - now.keys()]
+    many_tasks = len({arm.task for arm in plan.arms}) > 1
+    told = [f"there is no arm {_called(*one, many_tasks)}" for one in now if one not in then]
+    told += [f"there is an arm {_called(*one, many_tasks)}" for one in then if one not in now]
     for arm, place in _places(plan, out):
         one = arm.task, arm.name
         if one in then and then[one] != now[one]:
             settings = "" if arm.choices else _settings_of(place, arm.config)
-            told.append(f"arm {arm.name} has {settings or 'other settings or choices'}")
-    rest = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
-    return f"this study otherwise: {', '.join(sorted(told)[:MOST_TOLD]) or 'on other held-out seeds'}{rest}"
+            told.append(f"arm {_called(*one, many_tasks)} has {settings or 'other settings or choices'}")
+    told += [f"{name} are others" for name in ("tuning_seeds", "second_round") if before.get(name) != about.get(name)]
+    return f"this study otherwise, perhaps at another scale: {_few(told or ['the order of its arms is another'])}"
+
+
+def _called(task: str, arm: str, many_tasks: bool) -> str:
+    return f"{arm} on {task}" if many_tasks else arm
 
 
 def _settings_of(place: Path, config: RunConfig) -> str:
     """In which settings the runs in an arm's folder differ from a configuration."""
     for file in sorted(place.glob("seed-*/config.json")):
-        found = changes(config, RunFolder(file.parent).read_config())
-        return ", ".join(f"{name}={value}" for name, value in found.items() if name != "seed")
+        with suppress(LatebloomError):  # a folder that cannot be read has an error of its own later
+            found = changes(config, RunFolder(file.parent).read_config())
+            return _few([f"{name}={value}" for name, value in found.items() if name != "seed"])
     return ""
+
+
+def _few(words: list[str]) -> str:
+    rest = [f"{len(words) - MOST_TOLD} more"] if len(words) > MOST_TOLD else []
+    return ", ".join([*words[:MOST_TOLD], *rest])
 
 
 def _begun_seeds(place: Path) -> set[int]:

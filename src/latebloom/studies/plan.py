@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import combinations
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, get_args
 
 from latebloom.config import RunConfig
@@ -69,14 +70,16 @@ class Plan:
     """How many of an arm's choices go on to the second round, if there is one."""
 
     def __post_init__(self) -> None:
-        rows = {"seeds": self.seeds, "tuning_seeds": self.tuning_seeds, "second_round": self.second_round}
-        for what, row in rows.items():
-            require(isinstance(row, Sequence), what, row, "a row of numbers, such as range(3)")
+        require(isinstance(self.arms, Sequence), "arms", self.arms, "a row of Arm(name, config)")
+        _check_seeds("seeds", self.seeds)
+        _check_seeds("tuning_seeds", self.tuning_seeds)
+        _check_seeds("second_round", self.second_round)
         if not self.arms or not self.seeds:
             raise ConfigError("a study has at least one arm and one seed")
         for arm in self.arms:
             if not isinstance(arm, Arm) or not isinstance(arm.config, RunConfig):
                 raise ConfigError(f"a study's arms are Arm(name, config); {arm!r} is none")
+            _check_seeds(f"arm {arm.name}: seeds", arm.seeds)
             if arm.choices and not self.tuning_seeds:
                 raise ConfigError(f"arm {arm.name}: choices take tuning_seeds to choose on")
         names = [(arm.task, arm.name) for arm in self.arms]
@@ -176,6 +179,11 @@ class Plan:
         return [arm.config.training.steps for arm in self.arms for _ in self.seeds_of(arm)]
 
 
+def _check_seeds(what: str, seeds: object) -> None:
+    is_row = isinstance(seeds, Sequence) and all(type(seed) is int and seed >= 0 for seed in seeds)
+    require(is_row, what, seeds, "a row of whole numbers, such as range(3)")
+
+
 @dataclass(frozen=True)
 class Stage:
     """What a set of a study's runs is for, and what comes after it."""
@@ -238,11 +246,13 @@ def studies_in(file: Path) -> dict[str, Study]:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        line = next(
-            (f.lineno for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename == str(file)), 0
-        )
-        line = line or getattr(error, "lineno", 0)
-        raise ConfigError(f"study: {file}, line {line}: {_in_words(error)}") from error
+        if sys.modules.get(file.stem) is module:  # half of it is none
+            del sys.modules[file.stem]
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == spec.origin]
+        if isinstance(error, SyntaxError) and error.filename == spec.origin:
+            lines.append(error.lineno)
+        where = f", line {lines[-1]}" if lines else ""
+        raise ConfigError(f"study: {file}{where}: {_in_words(error, spec.origin)}") from error
     found = {name: function for name, function in STUDIES.items() if before.get(name) is not function}
     STUDIES.clear()
     STUDIES.update(before)
@@ -262,17 +272,17 @@ def plan_of(name: str, function: Study, scale: Scale) -> Plan:
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
         # A mistake in a helper is there, and not where the study's function calls it.
         where = f" ({Path(file).name}, line {lines[-1]})" if lines else ""
-        raise ConfigError(f"study {name}: {_in_words(error)}{where}") from error
+        raise ConfigError(f"study {name}: {_in_words(error, file)}{where}") from error
     if not isinstance(plan, Plan):
         raise ConfigError(f"study {name}: it returns {type(plan).__name__}, not a Plan")
     return plan
 
 
-def _in_words(error: Exception) -> str:
+def _in_words(error: Exception, file: str | None) -> str:
     """What is wrong in a study's file; where it is a setting that there is none of, the choices."""
     if isinstance(error, ConfigError):
         return str(error)
-    if isinstance(error, SyntaxError):  # its own text has the place once more
+    if isinstance(error, SyntaxError) and error.filename == file:  # its own text has the place once more
         return f"SyntaxError: {error.msg}"
     misspelt = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
     settings = None if misspelt is None else _our_settings(misspelt[1], error)
@@ -282,11 +292,11 @@ def _in_words(error: Exception) -> str:
 
 
 def _our_settings(name: str, error: Exception) -> Any:
-    """The class of ours that was called by a name; None if it was a class of the user's."""
+    """The class of ours that was called by a name where an error is from; None if it was another's."""
     innermost = list(traceback.walk_tb(error.__traceback__))[-1][0]
-    seen = innermost.f_globals | innermost.f_locals
-    called = [one for one in [*seen.values(), *map(type, seen.values())] if getattr(one, "__name__", "") == name]
-    if any(not one.__module__.startswith("latebloom") for one in called):
-        return None
-    ours = (vars(module).get(name) for path, module in sys.modules.items() if path.startswith("latebloom."))
-    return next(filter(is_dataclass, ours), None)
+    seen = list((innermost.f_globals | innermost.f_locals).values())
+    within = [vars(module).get(name) for module in seen if isinstance(module, ModuleType)]
+    # By itself, in a module that was imported, or as what `replace` was given.
+    called = [one for one in [*seen, *within, *map(type, seen)] if isinstance(one, type) and one.__name__ == name]
+    ours = [one for one in called if is_dataclass(one) and one.__module__.startswith("latebloom.")]
+    return ours[0] if ours and len(set(called)) == 1 else None

@@ -50,7 +50,7 @@ SIZES: dict[Scale, Size] = {
         rates=(5e-4, 1e-3, 2e-3, 4e-3), noise=0.3, multiples=TO_SIXTEEN, sequences=2048,
     ),
 }  # fmt: skip
-# Studies that compare many arms with each other: fewer steps, and unless they say otherwise fewer seeds and less noise.
+# Studies that compare many arms with each other: fewer steps; noise and seeds as `timing` has them.
 MANY_ARMS: dict[Scale, Size] = {
     "tiny": replace(SIZES["tiny"], rates=(3e-3, 6e-3), noise=0.2),
     "paper": Size(
