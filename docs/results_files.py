@@ -3,6 +3,7 @@
 import json
 from functools import cache
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from figures import ROOT
@@ -17,6 +18,9 @@ EXACT = 0.99
 """What the composite task is to be answered at, near and far."""
 NEAR, FAR = 3, 16
 """The paper's claim, and ours, in training lengths."""
+
+
+WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 def results_of(study: str) -> Path:
@@ -68,3 +72,21 @@ def noisy(panel: Panel) -> set[str]:
 
 def without_seed(run: RunRecord) -> dict[str, Any]:
     return {**config_of(run), "seed": None}
+
+
+def seeds(panel: Panel, arm: str) -> int:
+    return len(panel.finished[arm])
+
+
+def level(panel: Panel, arm: str, multiple: float, digits: int = 0) -> str:
+    return f"{mean(panel.by_seed(arm, at(panel, multiple)).values()):.{digits}%}"
+
+
+def ahead(panel: Panel, arm: str, multiple: float) -> float:
+    """How many points delayed attention is ahead of an arm."""
+    dat, other = (mean(panel.by_seed(name, at(panel, multiple)).values()) for name in ("dat", arm))
+    return 100 * (dat - other)
+
+
+def word(number: int) -> str:
+    return WORDS[number] if number < len(WORDS) else str(number)

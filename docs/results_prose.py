@@ -15,31 +15,34 @@ from results_files import (
     NEAR,
     PAGE,
     README,
+    ahead,
     at,
     cliffs,
     composite,
     config_of,
     exact,
     held,
+    level,
     noise_of,
-    noisy,
     read,
+    seeds,
     without_seed,
+    word,
 )
+from results_prose_holding import holding, holding_for_readme
 
 from latebloom.evaluation.result import HOLDS_AT, Evaluation
 from latebloom.report.compared import SETTLED_AT, comparisons
-from latebloom.report.panel import Panel, panels
+from latebloom.report.panel import Panel
 from latebloom.report.statistics import compare_arms
 from latebloom.report.study_tables import p_value
 from latebloom.report.switches import switch_table
 from latebloom.report.words import row
 from latebloom.results.record import CHOICE, RunRecord
-from latebloom.studies.plan import known_studies, plan_of
+from latebloom.studies.find import known_studies, plan_of
 from latebloom.studies.scales import MANY_ARMS
 
 LATE = "joint (asked late)"
-WORDS = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
 
 def sentences() -> Iterator[tuple[Path, str]]:
@@ -56,6 +59,7 @@ def sentences() -> Iterator[tuple[Path, str]]:
         holding(),
     ):
         yield from ((PAGE, sentence) for sentence in part)
+    yield from ((README, sentence) for sentence in holding_for_readme())
     less = composite("paper-less-noise")
     right, of = exact(now, "dat"), seeds(now, "dat")
     yield PAGE, f"is exact in {right} of {of} seeds.)"
@@ -71,25 +75,9 @@ def sentences() -> Iterator[tuple[Path, str]]:
         f"in {right} of {of}; on the six held-out seeds on which the setting was chosen, in {word(on_six(now))}",
     )
     jointly = {exact(now, arm) for arm in ("joint", LATE)}
-    (digits, pairs, mixed), before = orders_in_short()
-    yield PAGE, f"by {digits}, {pairs} and {mixed} points at three times the length over 20 seeds, and by {before} when"
-    yield PAGE, f"were run before it was {before}"
-    ahead_by, interval = digits.split(" ", 1)
-    yield README, f"is ahead by {ahead_by} points {interval} at three times the length over 20 seeds"
-    yield README, f"with pairs first by {pairs} and with digits and pairs interleaved by {mixed} (by {before} when"
-    third = composite("holding")
-    yield README, f"the plain form is exact in {exact(third, 'dat')} of {seeds(third, 'dat')} seeds in half the steps"
     untuned = [run for one in tried("joint", first_round=True) for run in evaluations(one)]
     fallen = sum(run.cliff is not None for run in untuned)
     yield README, f"Untuned it has one in {fallen} of the {len(untuned)} runs of the tuning's first round"
-    late = compare_arms(
-        "", "", *(third.by_seed(arm, at(third, NEAR)) for arm in ("recall withheld (none held)", "joint (restarted)"))
-    )
-    assert late is not None
-    middle, low, high = (
-        100 * (end or 0.0) for end in (late.difference.mean, late.difference.low, late.difference.high)
-    )
-    yield README, f"gains {middle:.0f} points [{low:.0f}, {high:.0f}] there; where everything is tuned it gains none"
     yield README, f"is exact in {' or '.join(map(word, jointly))}, whether recall is asked from the start or late"
     yield README, f"where it is tuned ({word(cliffs(now, 'joint'))} of {seeds(now, 'joint')} seeds)"
     yield (
@@ -100,10 +88,13 @@ def sentences() -> Iterator[tuple[Path, str]]:
 
 
 def verdict(now: Panel, plain: Panel) -> Iterator[str]:
+    between = compare_arms("dat", "joint", *(plain.by_seed(arm, at(plain, NEAR)) for arm in ("dat", "joint")))
+    assert between is not None
     yield (
         f"by {ahead(now, 'joint', NEAR):.0f} points at three times the training length and by "
         f"{ahead(now, 'joint', FAR):.0f} at sixteen; in our plain form of the delay by "
-        f"{ahead(plain, 'joint', NEAR):.0f} and by {ahead(plain, 'joint', FAR):.0f}"
+        f"{ahead(plain, 'joint', NEAR):.0f} and by {ahead(plain, 'joint', FAR):.0f} "
+        f"(the {ahead(plain, 'joint', NEAR):.0f} with p {between.p:.2f})"
     )
 
 
@@ -226,6 +217,7 @@ def claims(now: Panel, plain: Panel, sharpened: Panel) -> Iterator[str]:
 
 def tuned(now: Panel) -> Iterator[str]:
     """What was seen of the chosen settings on held-out seeds, and is seen on the reported ones."""
+    yield f"and noise of deviation {noise(now):g} on what the recurrence remembers"
     joint, late = (mean(on_held_out(now, arm, NEAR)) for arm in ("joint", LATE))
     yield (
         f"at {joint:.1%} at three times the length on its six, and is at {level(now, 'joint', NEAR, 1)} on the twenty "
@@ -282,15 +274,17 @@ def reused() -> Iterator[str]:
 
 def timing() -> Iterator[str]:
     """How far the default bar is behind the best fixed switch, on every task and at every rate, near and far."""
-    behind, later = [], []
+    behind, later, ends = [], [], []
     for table in filter(None, map(switch_table, read("timing"))):
         for name, _, *cells in table.rows:
             if name.text.startswith("when beyond 3x"):
                 behind += [float(cell.text) for cell in (cells[1], cells[4])]
+                ends += [float(re.findall(r"([+-][\d.]+)\]", cell.plain)[0]) for cell in (cells[1], cells[4])]
                 later += [float(re.findall(r"([+-]\d+)%", cell.text)[0]) for cell in (cells[2], cells[5])]
     worst = "less than a point" if max(behind) < 1 else f"up to {max(behind):.1f} points"
     latest = "a tenth" if max(later) == 10 else f"{max(later):.0f}%"
     yield f"is {worst} behind the best fixed switch, near and far, and on average at most {latest} of the steps later"
+    yield f"the intervals go up to {max(ends):.0f} points"
     panel = composite("timing")
     table = switch_table(panel)
     assert table is not None
@@ -319,187 +313,6 @@ def timing() -> Iterator[str]:
     yield f"{low} of the ten seeds meet it after 5,000 steps or more at the lower rate, and {high} at the higher rate"
 
 
-def holding() -> Iterator[str]:
-    panel, earlier, again = (composite(study) for study in ("holding", "holding-earlier", "replicate"))
-    here, *others = (level(one, "dat", FAR) for one in (panel, earlier, again))
-    link = "[third study](#what-matters-at-the-switch)"
-    yield (
-        f"is at {here} at sixteen times in the {link}, in half the steps (at {' and '.join(others)} in earlier runs on "
-        f"{word(seeds(again, 'dat'))} of its seeds)"
-    )
-    none_held = "recall withheld (none held)"
-    yield from told_from_chance(panel)
-    for study, told in (("timing", "but with noise of {}: this study"), ("holding", "with noise of {} as all arms")):
-        (deviation,) = {noise_of(run) for run in composite(study).runs} - {0}
-        yield told.format(f"{deviation:g}")
-    yield f"and noise of deviation {noise(composite('paper')):g} on what the recurrence remembers"
-    yield (
-        f"Exact, at sixteen times too, are {exact(panel, none_held)} of its {seeds(panel, none_held)} seeds, "
-        f"{exact(panel, 'recall withheld')} of `recall withheld` and {exact(panel, 'dat')} of `dat`"
-    )
-    yield f"`joint`, with neither, is {ahead(panel, 'joint', NEAR):.0f} points behind `dat`"
-    falls = [arm for arm in ("no restart", "recall withheld", "staged") if held(panel, arm) < seeds(panel, arm)]
-    lost = {seeds(panel, arm) - held(panel, arm) for arm in falls}
-    assert lost == {1}
-    yield f"{row([f'`{arm}`' for arm in falls])} each lose one seed of {seeds(panel, 'dat')}"
-    two = [one.by_seed("dat (interleaved)", at(panel, NEAR), "recall") for one in (earlier, panel)]
-    gone = [sum(share < 0.5 for share in by_seed.values()) for by_seed in two]
-    yield (
-        f"`dat (interleaved)` lost recall in {word(gone[0])} of these {word(len(two[0]))} seeds, and now does in "
-        f"{word(gone[1])} of {len(two[1])}"
-    )
-    without = [arm for arm in panel.shown if arm not in noisy(panel)]
-    apart = [
-        abs(share - panel.by_seed(arm, at(panel, NEAR))[seed])
-        for arm in without
-        for seed, share in earlier.by_seed(arm, at(panel, NEAR)).items()
-    ]
-    most = f"by up to {100 * max(apart):.0f} points at three times"
-    yield f"Single seeds of the arms without noise differ between the two {most}"
-    shifts = [
-        mean(share - panel.by_seed(arm, at(panel, NEAR))[seed] for seed, share in then.items())
-        for arm in without
-        for then in [earlier.by_seed(arm, at(panel, NEAR))]
-    ]
-    yield f"single seeds differ {most} and means of ten seeds by up to {100 * max(map(abs, shifts)):.0f}"
-    yield f"(exact in {exact(panel, 'staged')} and {exact(panel, 'dat')} of {seeds(panel, 'dat')} seeds)"
-    yield (
-        f"the plain form is at {level(panel, 'dat', FAR)} at sixteen times and the four changes together at "
-        f"{level(panel, 'staged', FAR)}"
-    )
-    yield f"`joint (restarted)`, which has these, is {ahead(panel, 'joint (restarted)', NEAR):.0f} points behind `dat`"
-    mixed = [
-        panel.by_seed(f"{arm} (interleaved)", at(panel, NEAR), answer)
-        for arm, answer in (("joint", "sum"), ("dat", "sum"), ("dat", "recall"))
-    ]
-    assert max(mixed[0].values()) < 0.5
-    assert min(min(kept.values()) for kept in mixed[1:]) > EXACT
-    yield "joint training loses the sum in every seed, and delayed attention keeps both answers in every seed"
-    blind, unlearned = (
-        [*panel.by_seed(arm, panel.training_length, "recall").values()]
-        for arm in ("no look-back", "staged (none held)")
-    )
-    yield (
-        f"without it recall at the training length is above a half in {sum(share > 0.5 for share in blind)} of "
-        f"{len(blind)} seeds and {max(blind):.0%} at most"
-    )
-    yield (
-        f"at this rate {sum(share < 0.5 for share in unlearned)} of its {len(unlearned)} seeds do not learn recall at "
-        "the training length"
-    )
-
-
-def told_from_chance(panel: Panel) -> Iterator[str]:
-    """Which arms of the third study differ from what they are held against, near and far."""
-    (compared,) = comparisons([panel])
-    near, far = (
-        {(one.first, one.second): one for one in compared[at(panel, multiple)] if one.p_corrected < SETTLED_AT}
-        for multiple in (NEAR, FAR)
-    )
-    together = compared[at(panel, NEAR)][0].together
-    yield (
-        f"Corrected for these {together} comparisons, {seeds(panel, 'dat')} seeds tell {word(len(near))} of them from "
-        "chance at three times the length"
-    )
-    for side, sign in (("Ahead", 1), ("Behind", -1)):
-        names = [_named(panel, *pair) for pair, one in near.items() if sign * one.difference.mean > 0]
-        yield f"{side} are {row(names)}"
-    gone, new = [pair for pair in near if pair not in far], [pair for pair in far if pair not in near]
-    ((only, rival),) = new
-    assert rival == "dat"
-    lost = -100 * far[only, rival].difference.mean
-    settled_far = far[only, rival].p_corrected
-    yield (
-        f"The same are told from chance at sixteen times, which is corrected apart, but for "
-        f"{row([_named(panel, *pair) for pair in gone])}; there `{only}` is too, {lost:.0f} points behind"
-    )
-    settled = near.keys() | far.keys()
-    others = [one for several in compared.values() for one in several if (one.first, one.second) not in settled]
-    yield f"For all others p is {min(one.p_corrected for one in others):.3f} or more, corrected"
-    fresh = [run for run in panel.runs if run.seed not in composite("holding-earlier").finished["dat"]]
-    (again,) = comparisons(panels(fresh))
-    anew = [one for one in again[at(panel, NEAR)] if (one.first, one.second) in near]
-    assert all(one.difference.mean * near[one.first, one.second].difference.mean > 0 for one in anew)
-    (far_out,) = (one for one in again[at(panel, FAR)] if (one.first, one.second) == (only, rival))
-    still = [(one.first, one.second) for one in anew if one.p_corrected < SETTLED_AT]
-    assert [pair for pair in still if len(panel.against[pair[0]]) > 1] == [
-        ("dat (outcome)", "dat"),
-        ("dat (interleaved)", "joint (interleaved)"),
-    ]
-    yield (
-        f"On the new ones alone each of the {word(len(anew))} comparisons has the same sign and a p of "
-        f"{max(one.p for one in anew):.3f} or less, not corrected; corrected for all {together}, {word(len(still))} of "
-        f"them are told from chance: {row([f'`{first}`' for first, _ in still])} against joint training. That of "
-        f"`{only}` at sixteen times has a p of {far_out.p:.3f} there"
-    )
-    yield f"(p {settled_far:.3f} corrected, and on the new seeds alone {far_out.p:.3f} by itself)"
-    afresh = {(one.first, one.second): one.p_corrected for one in anew}
-    (before,) = comparisons([composite("holding-earlier")])
-    yield (
-        f"had told {word(sum(one.p_corrected < SETTLED_AT for one in before[at(panel, NEAR)]))} comparisons from chance"
-    )
-    against_dat = {one.first: one for one in compared[at(panel, FAR)] if one.second == "dat"}
-    below = [arm for arm, one in against_dat.items() if one.difference.high is not None and one.difference.high < 0]
-    slow, late = (against_dat[arm] for arm in ("half the rate after", "recall withheld"))
-    assert {"half the rate after", "recall withheld", "random output"} <= set(below)
-    yield f"the interval leaves out zero as well ({-100 * slow.difference.mean:.0f} points)"
-    yield (
-        f"recall withheld is {-100 * late.difference.mean:.0f} points behind, with an interval that leaves out zero "
-        f"and a p of {late.p_corrected:.3f}, corrected; the random output is "
-        f"{-100 * against_dat['random output'].difference.mean:.0f} behind, with such an interval too"
-    )
-    none_held = "recall withheld (none held)"
-    left, gained = (near[none_held, other] for other in ("recall withheld", "joint (restarted)"))
-    between = gained.difference.mean - left.difference.mean
-    low, high = (100 * (end or 0.0) for end in (gained.difference.low, gained.difference.high))
-    yield (
-        f"It gains {100 * gained.difference.mean:.0f} of the {100 * between:.0f} points (interval {low:.0f} to "
-        f"{high:.0f}) that lie between"
-    )
-    yield (
-        f"Both those {100 * gained.difference.mean:.0f} and the {-100 * left.difference.mean:.0f} that are left are "
-        f"told from chance, corrected (p {gained.p_corrected:.3f} and {left.p_corrected:.3f}; on the new seeds alone "
-        f"{afresh[none_held, 'joint (restarted)']:.2f} and {afresh[none_held, 'recall withheld']:.2f})"
-    )
-    yield (
-        f"asking late gains {100 * gained.difference.mean:.0f} of the {100 * between:.0f} points that delaying both "
-        "gains"
-    )
-    orders = [("joint", "dat"), *((f"dat ({one})", f"joint ({one})") for one in ("pairs-first", "interleaved"))]
-    assert all(pair in near and pair in far for pair in orders)
-    margins = [100 * abs(near[pair].difference.mean) for pair in orders]
-    by_order = [f"{margin:.0f}" for margin in margins]
-    yield f"by {row(by_order)} points at three times, each more than chance"
-    second = orders[1]
-    assert all(afresh[pair] < SETTLED_AT for pair in orders if pair != second)
-    yield f"on the new seeds alone, corrected, all but the second, whose p is {afresh[second]:.3f}"
-
-
-def orders_in_short() -> tuple[list[str], str]:
-    """How far delayed attention is ahead in each order at three times the length, with intervals, and how far it was in
-    the earlier run."""
-    told: list[str] = []
-    before: list[str] = []
-    for study, into in (("holding", told), ("holding-earlier", before)):
-        panel = composite(study)
-        for order in ("", " (pairs-first)", " (interleaved)"):
-            one = compare_arms("", "", *(panel.by_seed(f"{arm}{order}", at(panel, NEAR)) for arm in ("dat", "joint")))
-            assert one is not None
-            middle, low, high = (
-                100 * (end or 0.0) for end in (one.difference.mean, one.difference.low, one.difference.high)
-            )
-            into.append(f"{middle:.0f} [{low:.0f}, {high:.0f}]" if into is told else f"{middle:.0f}")
-    return told, row(before)
-
-
-def _named(panel: Panel, first: str, second: str) -> str:
-    return f"`{first}`{f' (against `{second}`)' if len(panel.against[first]) > 1 else ''}"
-
-
-def seeds(panel: Panel, arm: str) -> int:
-    return len(panel.finished[arm])
-
-
 def falls(run: Evaluation) -> int:
     """The first tested length at which a run does not hold."""
     return next(length for length in run.lengths if run.accuracy(length) < HOLDS_AT)
@@ -511,18 +324,8 @@ def after_cliffs(runs: Sequence[Evaluation]) -> tuple[float, float]:
     return min(fallen), max(fallen)
 
 
-def level(panel: Panel, arm: str, multiple: float, digits: int = 0) -> str:
-    return f"{mean(panel.by_seed(arm, at(panel, multiple)).values()):.{digits}%}"
-
-
 def recall(panel: Panel, arm: str) -> float:
     return mean(panel.by_seed(arm, at(panel, FAR), "recall").values())
-
-
-def ahead(panel: Panel, arm: str, multiple: float) -> float:
-    """How many points delayed attention is ahead of an arm."""
-    dat, other = (mean(panel.by_seed(name, at(panel, multiple)).values()) for name in ("dat", arm))
-    return 100 * (dat - other)
 
 
 def tried(arm: str, *, first_round: bool = False) -> list[list[RunRecord]]:
@@ -569,10 +372,6 @@ def to_the_end(panel: Panel, arm: str) -> int:
 def noise(panel: Panel) -> float:
     """That of delayed attention."""
     return noise_of(next(run for run in panel.runs if run.arm == "dat"))
-
-
-def word(number: int) -> str:
-    return WORDS[number] if number < len(WORDS) else str(number)
 
 
 def percents(shares: Sequence[float]) -> str:

@@ -48,7 +48,7 @@ from latebloom.report.switches import switch_table
 from latebloom.report.tables import Cell, Table, as_markdown
 from latebloom.report.words import row
 from latebloom.results.settings import flat
-from latebloom.studies.plan import known_studies, plan_of
+from latebloom.studies.find import known_studies, plan_of
 
 STUDIES = ("paper", "timing", "holding")
 REPORT = ROOT / "results" / "report.html"

@@ -16,7 +16,8 @@ from synthetic import study
 from latebloom import run
 from latebloom.recipes import RECIPES, recipe
 from latebloom.results.file import read_results, schema, write_results
-from latebloom.studies.plan import Arm, Plan, find_study, plan_of
+from latebloom.studies.find import find_study, plan_of
+from latebloom.studies.plan import Arm, Plan
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -18,8 +18,9 @@ from latebloom.report.statistics import SETTLED_AT, seeds_to_settle, smallest_co
 from latebloom.report.study import read_sections, write_report
 from latebloom.report.terminal import say, show_sections
 from latebloom.studies.execute import StudyOutcome, execute
+from latebloom.studies.find import find_study, known_studies, plan_of, studies_in
 from latebloom.studies.local import train_all
-from latebloom.studies.plan import SCALES, Plan, Scale, Stage, find_study, known_studies, plan_of, studies_in
+from latebloom.studies.plan import SCALES, Plan, Scale, Stage
 
 
 def run_study(

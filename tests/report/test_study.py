@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
+from rich.console import Console
 from synthetic import evaluation, record, study
 
 from latebloom.cli import main
@@ -20,6 +21,7 @@ from latebloom.report.panel import panels
 from latebloom.report.study import read_sections, write_report
 from latebloom.report.study_page import study_page
 from latebloom.report.study_tables import accuracy_table, every_length_table, reach_table
+from latebloom.report.terminal import show_sections
 from latebloom.report.words import doubt, headline
 from latebloom.results.file import write_results
 
@@ -349,6 +351,17 @@ def test_the_page_has_every_run_with_its_configuration_and_command(tmp_path):
 def latebloom(*words: str, cwd) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "latebloom", *words]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def test_studies_are_named_where_there_are_several(tmp_path, capsys):
+    def said(*names):
+        runs = [replace(run, study=name) for name in names for run in study(seeds=2, arms=("joint", "dat"))]
+        write_results(tmp_path / "a.parquet", runs)
+        show_sections(Console(), read_sections([tmp_path / "a.parquet"]))
+        return [line for line in capsys.readouterr().out.splitlines() if line.startswith("Study ")]
+
+    assert said("mine") == []
+    assert said("mine", "yours") == ["Study mine", "Study yours"]
 
 
 def test_the_command_makes_a_report_and_says_where(results, tmp_path):

@@ -119,3 +119,6 @@ def test_two_runs_are_set_side_by_side_by_the_command(quick, tmp_path, monkeypat
 def test_another_folder_is_refused(tmp_path):
     with pytest.raises(ResultsError, match="holds neither results nor runs; give a results file, the folder"):
         gather([tmp_path])
+    (tmp_path / "mine.parquet").touch()
+    with pytest.raises(ResultsError, match=r"is no study's folder; name the files in it .*, such as .*mine.parquet$"):
+        gather([tmp_path])

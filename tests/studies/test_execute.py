@@ -18,9 +18,11 @@ from latebloom import run
 from latebloom.cli import main
 from latebloom.errors import CheckpointError, InterruptedRun, LatebloomError
 from latebloom.results.file import read_results
-from latebloom.studies.execute import _in_few_words, changes, execute
+from latebloom.results.settings import changes
+from latebloom.studies.execute import _in_few_words, execute
+from latebloom.studies.find import find_study, plan_of
 from latebloom.studies.local import train_all
-from latebloom.studies.plan import Arm, Plan, find_study, plan_of
+from latebloom.studies.plan import Arm, Plan
 from latebloom.study import _too_few
 
 
@@ -226,7 +228,7 @@ def test_two_studies_do_not_share_a_folder(plan, tmp_path):
     clipped = replace(joint.config, training=replace(joint.config.training, clip=2.0))
     for name, other, said in (
         ("yours", plan, "holds the study mine; choose another folder"),
-        ("mine", replace(plan, tuning_seeds=(8,)), "another scale: tuning_seeds are others;"),
+        ("mine", replace(plan, tuning_seeds=(8,)), "another scale: its tuning_seeds are others;"),
         ("mine", replace(plan, arms=[tuned, joint]), "the order of its arms is another;"),
         (
             "mine",

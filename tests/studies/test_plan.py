@@ -6,7 +6,8 @@ import pytest
 
 from latebloom.errors import ConfigError
 from latebloom.results.settings import flat
-from latebloom.studies.plan import SCALES, STUDIES, Arm, Plan, find_study, plan_of
+from latebloom.studies.find import find_study, plan_of
+from latebloom.studies.plan import SCALES, STUDIES, Arm, Plan
 
 FILE = """
 from dataclasses import replace

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from latebloom.training.surroundings import memory_kept, own_randomness
+from latebloom.training.surroundings import memory_kept, own_torch_state
 
 
 def page_faults_of_a_step() -> int:
@@ -49,7 +49,7 @@ def test_memory_is_kept_from_step_to_step_and_given_back_at_the_end():
 
 def test_what_torch_is_told_in_a_step_that_fails_is_not_left_behind():
     def fail():
-        with own_randomness(torch.device("cpu")):
+        with own_torch_state(torch.device("cpu")):
             torch.set_deterministic_debug_mode("error")  # as on the way back through the library's attention
             raise torch.OutOfMemoryError
 

@@ -6,8 +6,6 @@ order is another rounding.
 Shapes: S stacked models, V rows of a model's table, D width; dots stand for any axes in between.
 """
 
-from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -33,13 +31,7 @@ def stacked_embed(numbers: Tensor, table: Tensor) -> Tensor:
 
 
 def _takes_kernel(table: Tensor) -> bool:
-    return table.is_cuda and table.dtype == torch.float32 and _has_triton()
-
-
-@cache
-def _has_triton() -> bool:
-    """torch brings it where it is built for CUDA on Linux; single runs go without where it is missing."""
-    return find_spec("triton") is not None
+    return table.is_cuda and table.dtype == torch.float32
 
 
 embed = stackable(_single, stacked_embed)

@@ -83,9 +83,9 @@ def show_table(console: Console, table: Numbers) -> None:
 
 def show_sections(console: Console, sections: Sequence[Section]) -> None:
     """What each study showed on each task: its table, and the sentences on it."""
-    before = None if len({section.panel.study for section in sections}) > 1 else sections[0].panel.study
+    several, before = len({section.panel.study for section in sections}) > 1, None
     for section in sections:
-        if section.panel.study != before:
+        if several and section.panel.study != before:
             before = section.panel.study
             say(console, f"Study {before}")
         show_table(console, section.tables["accuracy"])

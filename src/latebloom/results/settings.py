@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from latebloom.config import config_from
+from latebloom.config import RunConfig, config_from
 from latebloom.errors import ConfigError
 
 
@@ -39,3 +39,9 @@ def _parsed(text: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return config if isinstance(config, dict) else {}
+
+
+def changes(first: RunConfig, other: RunConfig) -> dict[str, Any]:
+    """The fields in which a configuration differs from another, as `field=value` names them."""
+    one, two = dict(flat(first.to_json())), dict(flat(other.to_json()))
+    return {name: value for name, value in two.items() if one.get(name) != value}

@@ -4,28 +4,24 @@ The folder of a study holds `study.json` (what it is), a folder for each run, `c
 the others did), `tuning.parquet` and `results.parquet`.
 """
 
-import fcntl
-import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from latebloom.config import RunConfig
-from latebloom.errors import CheckpointError, ConfigError, LatebloomError
+from latebloom.errors import LatebloomError
 from latebloom.evaluation.result import Evaluation
 from latebloom.results.collect import StudyRun, collect
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, write_results
 from latebloom.results.record import CHOICE, TUNING
-from latebloom.results.settings import flat
+from latebloom.results.settings import changes, flat
+from latebloom.studies.claim import claimed, places
 from latebloom.studies.plan import Arm, Plan, Stage
 from latebloom.training.checkpoint import write_json
 from latebloom.training.folder import RunFolder
 
-MOST_TOLD = 3
-"""Differences between two studies that a sentence names."""
 Runner = Callable[[dict[str, RunConfig], Path], dict[str, str]]
 """Trains every configuration in `folder/name`, finished ones excepted; why those failed that did."""
 
@@ -44,7 +40,7 @@ def execute(
 ) -> StudyOutcome:
     """Train what is not trained yet, and collect all of it; safe to stop and to start again at any moment. `announce`
     is told what the runs are for that come next."""
-    with _claimed(out, name, plan):
+    with claimed(out, name, plan):
         failures: dict[str, str] = {}
         tuning: list[StudyRun] = []
         rounds = "first of two rounds", "second round"
@@ -88,7 +84,7 @@ def _tuning_runs(name: str, plan: Plan, out: Path) -> list[StudyRun]:
     """The first round: every choice of every arm on held-out seeds; the results call it `arm, choice K`."""
     return [
         _tuning_run(name, arm, place, k, seed)
-        for arm, place in _places(plan, out / "tuning")
+        for arm, place in places(plan, out / "tuning")
         for k in range(len(arm.choices))
         for seed in plan.tuning_seeds
     ]
@@ -98,7 +94,7 @@ def _second_round(name: str, plan: Plan, out: Path) -> list[StudyRun]:
     """The best choices of every arm, after the first round, on more held-out seeds."""
     first = _tuning_runs(name, plan, out)
     runs = []
-    for (arm, place), (_, final) in zip(_places(plan, out / "tuning"), _places(plan, out), strict=True):
+    for (arm, place), (_, final) in zip(places(plan, out / "tuning"), places(plan, out), strict=True):
         best = _best([_score(tried) for tried in _by_choice(arm, first)], plan.finalists)
         begun = _begun(arm, final, plan)  # it stands, also if a run that had failed would put another before it now
         finalists = best if begun is None or begun in best else [*best, begun]
@@ -115,7 +111,7 @@ def _tuning_run(name: str, arm: Arm, place: Path, k: int, seed: int) -> StudyRun
 def _names_of_choices(plan: Plan, out: Path) -> dict[str, str]:
     """The folders of choices, and the arm and what is set in each: of all fields in which the choices differ."""
     names = {}
-    for arm, place in _places(plan, out / "tuning"):
+    for arm, place in places(plan, out / "tuning"):
         fields = {name for choice in arm.choices for name in changes(arm.choices[0], choice)}
         for k, choice in enumerate(arm.choices):
             settings = {name: value for name, value in flat(choice.to_json()) if name in fields}
@@ -143,7 +139,7 @@ def _best(scores: list[float | None], count: int) -> list[int]:
 def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failures: dict[str, str]) -> list[StudyRun]:
     """Every arm, as chosen, with every seed of the study."""
     runs, told = [], []
-    for arm, place in _places(plan, out):
+    for arm, place in places(plan, out):
         config = arm.config
         if arm.choices:
             tried = _by_choice(arm, tuning)
@@ -209,110 +205,3 @@ def _score(runs: list[StudyRun]) -> float | None:
         evaluation = Evaluation.from_json(folder.read_json(folder.evaluation_file))
         found.append(evaluation.mean_beyond)
     return mean(found)
-
-
-def changes(first: RunConfig, other: RunConfig) -> dict[str, Any]:
-    """The fields in which a configuration differs from another, as `field=value` names them."""
-    one, two = dict(flat(first.to_json())), dict(flat(other.to_json()))
-    return {name: value for name, value in two.items() if one.get(name) != value}
-
-
-def _places(plan: Plan, out: Path) -> Iterator[tuple[Arm, Path]]:
-    """A folder for every arm, named after it as far as a file system likes the name."""
-    taken: set[str] = set()
-    for arm in plan.arms:
-        words = [re.sub(r"[^\w.+-]+", "-", word).strip("-.") or "arm" for word in (arm.task, arm.name)]
-        place = "/".join(words)
-        while place.lower() in taken:
-            place += "-"
-        taken.add(place.lower())
-        yield arm, out / place
-
-
-@contextmanager
-def _claimed(out: Path, name: str, plan: Plan) -> Iterator[None]:
-    """Make the folder this study's, and this process's alone, while the context lasts."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = open(out / ".lock", "w")  # noqa: SIM115 (held until the context ends)
-    except OSError as error:
-        raise ConfigError(f"out: {out} cannot be written ({error.strerror}); choose a folder that can") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CheckpointError(f"out: {out} is in use: another process runs a study there") from None
-        about = {
-            "study": name,
-            "seeds": list(plan.seeds),
-            "tuning_seeds": list(plan.tuning_seeds),
-            **({"second_round": list(plan.second_round), "finalists": plan.finalists} if plan.second_round else {}),
-            "arms": [
-                {"task": arm.task, "arm": arm.name, "config": arm.config.hash, "choices": [c.hash for c in arm.choices]}
-                | ({"seeds": list(arm.seeds)} if arm.seeds else {})
-                for arm in plan.arms
-            ],
-        }
-        file = out / "study.json"
-        if file.exists() and _but_seeds(before := RunFolder(out).read_json(file)) != _but_seeds(about):
-            raise CheckpointError(f"out: {out} holds {_what_it_holds(before, about, plan, out)}; choose another folder")
-        for arm, place in _places(plan, out):
-            if lacking := sorted(_begun_seeds(place) - set(plan.seeds_of(arm))):
-                numbers = ", ".join(map(str, lacking))
-                raise CheckpointError(
-                    f"out: {out} has runs of {arm.name} with seeds that this study lacks ({numbers}); seeds can be "
-                    "added but not taken away, so give these too or choose another folder"
-                )
-        write_json(file, about)
-        yield
-
-
-def _but_seeds(about: Any) -> Any:
-    """What a study is, without the seeds of its runs, which may grow: those that are done stay as they are."""
-    if isinstance(about, dict):
-        return {name: _but_seeds(value) for name, value in about.items() if name != "seeds"}
-    return [_but_seeds(one) for one in about] if isinstance(about, list) else about
-
-
-def _what_it_holds(before: Any, about: dict[str, Any], plan: Plan, out: Path) -> str:
-    """What the study in a folder is, by how it differs from the one that is asked for."""
-    try:
-        if before["study"] != about["study"]:
-            return f"the study {before['study']}"
-        then, now = ({(arm["task"], arm["arm"]): _but_seeds(arm) for arm in one["arms"]} for one in (before, about))
-    except (AttributeError, KeyError, TypeError):
-        return "another study"
-    many_tasks = len({arm.task for arm in plan.arms}) > 1
-    told = [f"there is no arm {_called(*one, many_tasks)}" for one in now if one not in then]
-    told += [f"there is an arm {_called(*one, many_tasks)}" for one in then if one not in now]
-    for arm, place in _places(plan, out):
-        one = arm.task, arm.name
-        if one in then and then[one] != now[one]:
-            settings = "" if arm.choices else _settings_of(place, arm.config)
-            told.append(f"arm {_called(*one, many_tasks)} has {settings or 'other settings or choices'}")
-    told += [f"{name} are others" for name in ("tuning_seeds", "second_round") if before.get(name) != about.get(name)]
-    return f"this study otherwise, perhaps at another scale: {_few(told or ['the order of its arms is another'])}"
-
-
-def _called(task: str, arm: str, many_tasks: bool) -> str:
-    return f"{arm} on {task}" if many_tasks else arm
-
-
-def _settings_of(place: Path, config: RunConfig) -> str:
-    """In which settings the runs in an arm's folder differ from a configuration."""
-    for file in sorted(place.glob("seed-*/config.json")):
-        with suppress(LatebloomError):  # a folder that cannot be read has an error of its own later
-            found = changes(config, RunFolder(file.parent).read_config())
-            return _few([f"{name}={value}" for name, value in found.items() if name != "seed"])
-    return ""
-
-
-def _few(words: list[str]) -> str:
-    rest = [f"{len(words) - MOST_TOLD} more"] if len(words) > MOST_TOLD else []
-    return ", ".join([*words[:MOST_TOLD], *rest])
-
-
-def _begun_seeds(place: Path) -> set[int]:
-    """The seeds of an arm whose runs have begun."""
-    folders = (file.parent.name.removeprefix("seed-") for file in place.glob("seed-*/config.json"))
-    return {int(seed) for seed in folders if seed.isdigit()}

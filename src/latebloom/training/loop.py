@@ -18,7 +18,7 @@ from latebloom.training.folder import RunFolder
 from latebloom.training.journal import Journal
 from latebloom.training.outcome import Observer, Progress, TrainedRun
 from latebloom.training.stacked_run import refuse_member
-from latebloom.training.surroundings import memory_kept, own_randomness, stop_requests
+from latebloom.training.surroundings import memory_kept, own_torch_state, stop_requests
 from latebloom.training.trainer import Trainer
 
 __all__ = ["Observer", "Progress", "TrainedRun", "run"]
@@ -40,7 +40,7 @@ def run(
         if folder is not None and folder.is_finished:
             return TrainedRun.load(folder.path)
         with (
-            own_randomness(chosen),
+            own_torch_state(chosen),
             precision(config.training.precision),
             memory_kept() if chosen.type == "cpu" else nullcontext(),
             stop_requests() as stop_requested,

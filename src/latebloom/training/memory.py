@@ -7,7 +7,7 @@ import torch
 from latebloom.config import RunConfig
 from latebloom.errors import ConfigError
 from latebloom.training.stacked_trainer import StackedTrainer
-from latebloom.training.surroundings import own_randomness
+from latebloom.training.surroundings import own_torch_state
 
 SHARE = 0.4
 """The part of the free memory that a step may take: graphs keep as much again for themselves."""
@@ -16,7 +16,7 @@ SHARE = 0.4
 def runs_that_fit(config: RunConfig, device: torch.device) -> int:
     """The number of runs of this shape that can be trained at once; raises if not even one can."""
     try:
-        with own_randomness(device):
+        with own_torch_state(device):
             one, two = (_peak(config, device, count) for count in (1, 2))
     except torch.OutOfMemoryError:
         raise ConfigError(

@@ -31,7 +31,7 @@ from latebloom.training.folder import RunFolder
 from latebloom.training.journal import Journal
 from latebloom.training.outcome import Progress, TrainedRun
 from latebloom.training.stacked_trainer import StackedTrainer
-from latebloom.training.surroundings import own_randomness, stop_requests
+from latebloom.training.surroundings import own_torch_state, stop_requests
 
 SECONDS_BETWEEN_CHECKPOINTS = 20.0
 """A stack takes hundreds of steps a second and a checkpoint of it is large, so it is saved by the clock."""
@@ -61,7 +61,7 @@ def run_stacked(
         for name, folder in folders.items():
             if folder is not None:
                 opened.enter_context(folder.opened(configs[name], str(device)))
-        opened.enter_context(own_randomness(device))
+        opened.enter_context(own_torch_state(device))
         opened.enter_context(precision(next(iter(configs.values())).training.precision))
         stop_requested = opened.enter_context(stop_requests())
         journals = {

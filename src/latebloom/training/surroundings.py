@@ -10,7 +10,7 @@ import torch
 
 
 @contextmanager
-def own_randomness(device: torch.device) -> Iterator[None]:
+def own_torch_state(device: torch.device) -> Iterator[None]:
     """Training seeds torch's generators, makes its GPU the current one, and tells torch for moments to add in a fixed
     order; all of it is left as the caller had it, also where a step fails in such a moment."""
     devices = [device] if device.type == "cuda" else []
