@@ -9,11 +9,11 @@ from pathlib import Path
 
 import tyro
 
+from latebloom.engine.checkpoint import write_json
+from latebloom.engine.environment import describe_environment
+from latebloom.engine.loop import Progress
 from latebloom.studies.demo import by_position, demo_configs, summarize
 from latebloom.studies.local import run_all
-from latebloom.training.checkpoint import write_json
-from latebloom.training.environment import describe_environment
-from latebloom.training.loop import Progress
 
 
 def main(seeds: int = 10, out: Path = Path("runs/demo-seeds"), results: Path = Path("results/demo-seeds.json")) -> None:

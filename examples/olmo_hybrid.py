@@ -36,10 +36,10 @@ from torch.utils.data import IterableDataset
 from transformers import OlmoHybridConfig, OlmoHybridForCausalLM, PrinterCallback, Trainer, TrainerCallback
 
 import latebloom as lb
+from latebloom.engine.checkpoint import write_json
+from latebloom.engine.environment import describe_environment
 from latebloom.integrations.transformers import DelayedAttentionCallback
 from latebloom.tasks import Stream
-from latebloom.training.checkpoint import write_json
-from latebloom.training.environment import describe_environment
 
 TASK = lb.Composite(modulus=2, keys=64, values=8)
 TRAINING_LENGTH = 16

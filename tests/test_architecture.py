@@ -16,17 +16,16 @@ MAY_IMPORT = {
     "models": COMMON | {"models", "kernels", "validation"},
     "delay": COMMON | {"delay"},
     "evaluation": COMMON | {"evaluation", "tasks"},
-    "training": COMMON | {"training", "config", "kernels", "tasks", "models", "delay", "evaluation"},
-    "trackers": COMMON | {"trackers", "config", "evaluation", "training"},
+    "engine": COMMON | {"engine", "config", "kernels", "tasks", "models", "delay", "evaluation"},
+    "trackers": COMMON | {"trackers", "config", "evaluation", "engine"},
     "probes": COMMON | {"probes", "delay"},
-    "studies": COMMON
-    | {"studies", "config", "recipes", "delay", "evaluation", "models", "results", "tasks", "training"},
+    "studies": COMMON | {"studies", "config", "recipes", "delay", "evaluation", "models", "results", "tasks", "engine"},
     "bench": COMMON
-    | {"bench", "config", "delay", "evaluation", "kernels", "models", "recipes", "studies", "tasks", "training"},
-    "results": COMMON | {"results", "config", "evaluation", "training"},
+    | {"bench", "config", "delay", "evaluation", "kernels", "models", "recipes", "studies", "tasks", "engine"},
+    "results": COMMON | {"results", "config", "evaluation", "engine"},
     "report": COMMON | {"report", "evaluation", "results"},
 }
-CORE = ("kernels", "tasks", "models", "delay", "evaluation", "training", "probes")
+CORE = ("kernels", "tasks", "models", "delay", "evaluation", "engine", "probes")
 
 
 def imports(file: Path, top_level_only: bool = False) -> set[str]:

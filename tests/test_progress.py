@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from latebloom.engine.outcome import Progress
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.result import Evaluation
 from latebloom.progress import RunBars, StudyBar
 from latebloom.studies.plan import Stage
-from latebloom.training.outcome import Progress
 
 STEPS = 60
 RUNS = [f"composite/{arm}/seed-{seed}" for arm in ("joint", "dat") for seed in range(3)]

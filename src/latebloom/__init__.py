@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from latebloom.api import train
     from latebloom.config import RunConfig, load_config
     from latebloom.delay import DelayedAttention, at_fraction, at_step, at_tokens, when, when_beyond, when_plateau
+    from latebloom.engine.loop import TrainedRun, run
+    from latebloom.engine.settings import Delay, Phase, Training
     from latebloom.evaluation import Evaluating, Evaluation, evaluate
     from latebloom.models import SequenceModel, hybrid, lstm, transformer
     from latebloom.probes.inspect import Inspection, inspect
     from latebloom.recipes import recipe
     from latebloom.report.charts import plot
     from latebloom.tasks import Composite, ModularSum, Recall, Task
-    from latebloom.training.loop import TrainedRun, run
-    from latebloom.training.settings import Delay, Phase, Training
 
 __version__ = "0.1.0"
 
@@ -63,8 +63,8 @@ _HOMES = {
     "recipes": "recipe",
     "report.charts": "plot",
     "tasks": "Composite ModularSum Recall Task",
-    "training.loop": "TrainedRun run",
-    "training.settings": "Delay Phase Training",
+    "engine.loop": "TrainedRun run",
+    "engine.settings": "Delay Phase Training",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

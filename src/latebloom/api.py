@@ -4,13 +4,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from latebloom.config import RunConfig
+from latebloom.engine.loop import Progress, TrainedRun, run
+from latebloom.engine.settings import Delay, Training
 from latebloom.errors import ConfigError
 from latebloom.evaluation.result import CLAIM
 from latebloom.evaluation.settings import Evaluating
 from latebloom.models.settings import Model
 from latebloom.tasks import Task
-from latebloom.training.loop import Progress, TrainedRun, run
-from latebloom.training.settings import Delay, Training
 
 
 def train(

@@ -73,11 +73,11 @@ def train(
     """
     from latebloom.api import run_with_bar
     from latebloom.config import load_config, with_overrides
+    from latebloom.engine.folder import RunFolder
+    from latebloom.engine.schedule import unfinished_warmups
     from latebloom.recipes import recipe as named_recipe
     from latebloom.report.terminal import answer_table, say
     from latebloom.report.words import describe, describe_switch
-    from latebloom.training.folder import RunFolder
-    from latebloom.training.schedule import unfinished_warmups
 
     folder = _folder(out)
     if recipe is not None and config is not None:

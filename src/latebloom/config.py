@@ -10,13 +10,13 @@ from typing import Any
 
 from latebloom.delay.controller import check_trigger
 from latebloom.delay.triggers import Trigger, WhenBeyond
+from latebloom.engine.settings import Delay, Training
 from latebloom.errors import ConfigError, require, unknown
 from latebloom.evaluation.result import CLAIM
 from latebloom.evaluation.settings import Evaluating
 from latebloom.fields import check_fields
 from latebloom.models.settings import Model
 from latebloom.tasks import Composite, Task
-from latebloom.training.settings import Delay, Training
 from latebloom.validation import read_settings
 
 

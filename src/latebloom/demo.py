@@ -7,6 +7,9 @@ from typing import Any
 from rich.console import Console
 
 from latebloom.config import RunConfig
+from latebloom.engine.checkpoint import write_file, write_json
+from latebloom.engine.folder import RunFolder
+from latebloom.engine.schedule import unfinished_warmups
 from latebloom.errors import CheckpointError, ConfigError
 from latebloom.evaluation.result import CLAIM
 from latebloom.progress import RunBars
@@ -18,9 +21,6 @@ from latebloom.report.words import compare
 from latebloom.studies.demo import demo_configs, summarize
 from latebloom.studies.local import run_all, usable_cores
 from latebloom.tasks import Composite
-from latebloom.training.checkpoint import write_file, write_json
-from latebloom.training.folder import RunFolder
-from latebloom.training.schedule import unfinished_warmups
 
 TITLE = "Trained short, tested long: joint training and delayed attention"
 

@@ -7,12 +7,12 @@ from rich.console import Console
 from rich.progress import Progress
 
 from latebloom.config import short_hash
+from latebloom.engine.checkpoint import write_json
+from latebloom.engine.loop import TrainedRun
 from latebloom.errors import ConfigError
 from latebloom.lengths import parse_lengths
 from latebloom.report.terminal import answer_table, say
 from latebloom.report.words import describe
-from latebloom.training.checkpoint import write_json
-from latebloom.training.loop import TrainedRun
 
 
 def evaluate_run(

@@ -14,11 +14,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from latebloom.config import RunConfig
+from latebloom.engine.folder import RunFolder
+from latebloom.engine.outcome import Observer
+from latebloom.engine.outcome import Progress as Seen
 from latebloom.evaluation.result import CLAIM, Evaluation
 from latebloom.studies.plan import Stage
-from latebloom.training.folder import RunFolder
-from latebloom.training.outcome import Observer
-from latebloom.training.outcome import Progress as Seen
 
 SECONDS_BETWEEN_DRAWINGS = 0.1
 WIDE = 112

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from latebloom.config import RunConfig
 from latebloom.delay.triggers import at_step
+from latebloom.engine.settings import Delay, Phase, Training, Weighing
 from latebloom.errors import unknown
 from latebloom.models.settings import Model, hybrid, lstm, transformer
 from latebloom.studies.scales import ATTENTION, SHARPENED, SIZES, at_rate, base_config, composite, disturbed, staged
 from latebloom.tasks import Composite
-from latebloom.training.settings import Delay, Phase, Training, Weighing
 
 Recipe = Callable[[], RunConfig]
 RECIPES: dict[str, Recipe] = {}

@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.table import Table
 
 from latebloom.config import RunConfig
+from latebloom.engine.checkpoint import write_json
+from latebloom.engine.folder import RunFolder
+from latebloom.engine.loop import TrainedRun
 from latebloom.errors import CheckpointError, InterruptedRun, require
 from latebloom.evaluation.result import CLAIM, HOLDS_AT, Evaluation
 from latebloom.progress import StudyBar
 from latebloom.report.terminal import say
 from latebloom.studies.local import run_all
-from latebloom.training.checkpoint import write_json
-from latebloom.training.folder import RunFolder
-from latebloom.training.loop import TrainedRun
 
 
 def train_seeds(config: RunConfig, count: int, out: Path, *, device: str | None = None) -> dict[str, TrainedRun]:

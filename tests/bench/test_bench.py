@@ -15,8 +15,8 @@ from latebloom.bench.cpu import Worker
 from latebloom.bench.measure import Arm, product_peak, take_turns
 from latebloom.bench.settings import LENGTH, bench_config
 from latebloom.bench.work import step_operations
+from latebloom.engine.trainer import Trainer
 from latebloom.errors import ConfigError
-from latebloom.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 

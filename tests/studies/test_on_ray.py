@@ -14,6 +14,8 @@ import torch
 
 from latebloom import load_config, run
 from latebloom.cli import main
+from latebloom.engine.checkpoint import latest_checkpoint
+from latebloom.engine.stacked_run import run_stacked
 from latebloom.errors import ConfigError, InterruptedRun
 from latebloom.results.file import read_results
 from latebloom.studies import on_ray
@@ -21,8 +23,6 @@ from latebloom.studies import ray_cluster as connecting
 from latebloom.studies.local import environment, run_all
 from latebloom.studies.on_ray import train_on_ray
 from latebloom.studies.ray_cluster import ray_cluster
-from latebloom.training.checkpoint import latest_checkpoint
-from latebloom.training.stacked_run import run_stacked
 
 ray = pytest.importorskip("ray")
 

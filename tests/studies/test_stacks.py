@@ -7,12 +7,12 @@ import torch
 
 from latebloom import Delay, RunConfig, TrainedRun, run, when_beyond
 from latebloom.cli import main
+from latebloom.engine import stacked_run
+from latebloom.engine.journal import Journal
+from latebloom.engine.outcome import Progress
+from latebloom.engine.stacked_run import run_stacked
 from latebloom.errors import CheckpointError, ConfigError, InterruptedRun
 from latebloom.studies.stacks import plan_waves, run_in_stacks
-from latebloom.training import stacked_run
-from latebloom.training.journal import Journal
-from latebloom.training.outcome import Progress
-from latebloom.training.stacked_run import run_stacked
 
 CPU = torch.device("cpu")
 
@@ -157,7 +157,7 @@ def test_a_wave_that_fails_does_not_stop_the_others(tiny, tmp_path):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="takes a GPU")
 def test_more_than_fits_is_known_before_training(tiny):
-    from latebloom.training.memory import runs_that_fit
+    from latebloom.engine.memory import runs_that_fit
 
     device = torch.device("cuda")
     assert runs_that_fit(tiny, device) > 1000  # of a width that the kernels do not take

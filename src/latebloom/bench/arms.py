@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from latebloom.config import RunConfig
+from latebloom.engine.stacked_trainer import StackedTrainer
+from latebloom.engine.trainer import Trainer
 from latebloom.kernels.lstm import Weights, fused_lstm, lstm_loop
 from latebloom.models.block import Residual
 from latebloom.models.recurrent import LSTM
 from latebloom.tasks.stream import Stream
-from latebloom.training.stacked_trainer import StackedTrainer
-from latebloom.training.trainer import Trainer
 
 
 class OneLength(Stream):

@@ -15,7 +15,7 @@ from latebloom.bench.measure import product_peak
 from latebloom.bench.peers import installed_peers, latebloom_lstm, layer_inputs
 from latebloom.bench.settings import LENGTH, bench_config
 from latebloom.bench.work import step_operations
-from latebloom.training.surroundings import memory_kept
+from latebloom.engine.surroundings import memory_kept
 
 Tell = Callable[[str], None]
 TURNS = 5

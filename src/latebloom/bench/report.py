@@ -10,10 +10,10 @@ from rich.table import Table
 from latebloom.bench.cpu import bench_cpu
 from latebloom.bench.gpu import bench_gpu
 from latebloom.bench.study import hundred_seeds
+from latebloom.engine.checkpoint import write_json
+from latebloom.engine.environment import choose_device, describe_environment
 from latebloom.kernels.precision import Precision
 from latebloom.studies.local import usable_cores
-from latebloom.training.checkpoint import write_json
-from latebloom.training.environment import choose_device, describe_environment
 
 
 def run_bench(

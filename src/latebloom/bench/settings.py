@@ -1,10 +1,10 @@
 """What is timed: a hybrid of four blocks on sequences of 25 tokens, unless told otherwise."""
 
 from latebloom.config import RunConfig
+from latebloom.engine.settings import Phase, Training
 from latebloom.kernels.precision import Precision
 from latebloom.models.settings import hybrid
 from latebloom.tasks import Composite
-from latebloom.training.settings import Phase, Training
 
 LENGTH = 15
 """A composite sequence of 15 items has 25 tokens."""

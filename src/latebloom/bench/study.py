@@ -12,10 +12,10 @@ import torch
 
 from latebloom.config import RunConfig
 from latebloom.delay.triggers import at_step
+from latebloom.engine.loop import Progress
+from latebloom.engine.stacked_run import run_stacked
 from latebloom.evaluation.settings import Evaluating
 from latebloom.recipes import recipe
-from latebloom.training.loop import Progress
-from latebloom.training.stacked_run import run_stacked
 
 MULTIPLES = (1, 2, 3, 4, 8, 16)
 

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from latebloom.config import load_config
+from latebloom.engine.checkpoint import latest_checkpoint, load_checkpoint
+from latebloom.engine.folder import RunFolder, run_around
 from latebloom.errors import ConfigError, unknown
 from latebloom.models import Model, SequenceModel
-from latebloom.training.checkpoint import latest_checkpoint, load_checkpoint
-from latebloom.training.folder import RunFolder, run_around
 from latebloom.validation import read_settings
 
 LARGEST = 2_000_000_000

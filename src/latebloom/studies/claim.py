@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from latebloom.config import RunConfig
+from latebloom.engine.checkpoint import write_json
+from latebloom.engine.folder import RunFolder
 from latebloom.errors import CheckpointError, ConfigError, LatebloomError
 from latebloom.results.settings import changes
 from latebloom.studies.plan import Arm, Plan
-from latebloom.training.checkpoint import write_json
-from latebloom.training.folder import RunFolder
 
 MOST_TOLD = 3
 """Differences between two studies that a sentence names."""

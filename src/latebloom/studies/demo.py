@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from latebloom.config import RunConfig, with_overrides
+from latebloom.engine.loop import TrainedRun
 from latebloom.recipes import recipe
-from latebloom.training.loop import TrainedRun
 
 
 def demo_configs(seed: int, overrides: Sequence[str] = ()) -> dict[str, RunConfig]:

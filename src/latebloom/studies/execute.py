@@ -11,6 +11,8 @@ from statistics import mean
 from typing import Any
 
 from latebloom.config import RunConfig
+from latebloom.engine.checkpoint import write_json
+from latebloom.engine.folder import RunFolder
 from latebloom.errors import LatebloomError
 from latebloom.evaluation.result import Evaluation
 from latebloom.results.collect import StudyRun, collect
@@ -19,8 +21,6 @@ from latebloom.results.record import CHOICE, TUNING
 from latebloom.results.settings import changes, flat
 from latebloom.studies.claim import claimed, places
 from latebloom.studies.plan import Arm, Plan, Stage
-from latebloom.training.checkpoint import write_json
-from latebloom.training.folder import RunFolder
 
 Runner = Callable[[dict[str, RunConfig], Path], dict[str, str]]
 """Trains every configuration in `folder/name`, finished ones excepted; why those failed that did."""

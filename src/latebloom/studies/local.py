@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from latebloom.config import RunConfig
+from latebloom.engine.environment import choose_device
+from latebloom.engine.folder import RunFolder
+from latebloom.engine.loop import Progress, TrainedRun, run
 from latebloom.errors import InterruptedRun, LatebloomError
 from latebloom.studies.stacks import log_error, run_in_stacks
-from latebloom.training.environment import choose_device
-from latebloom.training.folder import RunFolder
-from latebloom.training.loop import Progress, TrainedRun, run
 
 ATTEMPTS = 3
 """How often a run is started whose process dies."""

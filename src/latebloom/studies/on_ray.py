@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from latebloom.config import RunConfig
+from latebloom.engine.folder import RunFolder
+from latebloom.engine.memory import runs_that_fit
+from latebloom.engine.outcome import Progress
 from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, full_disk_in_words
 from latebloom.studies.local import ATTEMPTS, heeding_stops
 from latebloom.studies.parcel import pack, unpack
 from latebloom.studies.ray_worker import SECONDS_BETWEEN_WORDS, Done, Mailbox, folders, train
 from latebloom.studies.stacks import Configs, log_error, plan_waves
-from latebloom.training.folder import RunFolder
-from latebloom.training.memory import runs_that_fit
-from latebloom.training.outcome import Progress
 
 
 def train_on_ray(

@@ -16,12 +16,12 @@ from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import Any
 
+from latebloom.engine.outcome import Progress
+from latebloom.engine.stacked_run import stack_folder
+from latebloom.engine.surroundings import stop_requests
 from latebloom.errors import InterruptedRun
 from latebloom.studies.parcel import Parcel, pack, unpack
 from latebloom.studies.stacks import Configs, train_wave
-from latebloom.training.outcome import Progress
-from latebloom.training.stacked_run import stack_folder
-from latebloom.training.surroundings import stop_requests
 
 SECONDS_BETWEEN_WORDS = 0.2
 

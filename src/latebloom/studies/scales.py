@@ -5,11 +5,11 @@ from typing import Any
 
 from latebloom.config import RunConfig
 from latebloom.delay.triggers import Trigger, at_step
+from latebloom.engine.settings import Delay, Phase, Training
 from latebloom.evaluation.settings import Evaluating
 from latebloom.models.settings import Model, hybrid
 from latebloom.studies.plan import Scale
 from latebloom.tasks import Composite, Task
-from latebloom.training.settings import Delay, Phase, Training
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 
 from latebloom.config import RunConfig
+from latebloom.engine.checkpoint import latest_checkpoint
+from latebloom.engine.folder import RunFolder
+from latebloom.engine.loop import Progress, run
+from latebloom.engine.memory import runs_that_fit
+from latebloom.engine.stacked_run import run_stacked
+from latebloom.engine.stacked_trainer import stack_key
 from latebloom.errors import ConfigError, InterruptedRun, LatebloomError
-from latebloom.training.checkpoint import latest_checkpoint
-from latebloom.training.folder import RunFolder
-from latebloom.training.loop import Progress, run
-from latebloom.training.memory import runs_that_fit
-from latebloom.training.stacked_run import run_stacked
-from latebloom.training.stacked_trainer import stack_key
 
 Configs = dict[str, RunConfig]
 MOST_AT_ONCE = 256

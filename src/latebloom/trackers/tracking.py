@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from latebloom.config import RunConfig
+from latebloom.engine.loop import Progress
 from latebloom.errors import ConfigError, unknown
 from latebloom.evaluation.result import Evaluation
-from latebloom.training.loop import Progress
 
 PROJECT = "latebloom"
 TRACKERS = {

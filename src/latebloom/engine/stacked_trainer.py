@@ -13,19 +13,19 @@ from torch import Tensor
 from latebloom.config import RunConfig
 from latebloom.delay.controller import gate_at
 from latebloom.delay.triggers import AtFraction, AtStep, Moment
+from latebloom.engine.capture import Captured
+from latebloom.engine.noise import StateNoise
+from latebloom.engine.schedule import rate_of_step
+from latebloom.engine.settings import Phase
+from latebloom.engine.stack import Stack
+from latebloom.engine.step import answer_losses, chosen_loss, total_loss
+from latebloom.engine.trainer import CHECK_SEQUENCES
 from latebloom.errors import ConfigError
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.stacked import count_correct_stacked
 from latebloom.kernels.adamw import AdamW, adamw_
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.tasks.stream import Stream
-from latebloom.training.capture import Captured
-from latebloom.training.noise import StateNoise
-from latebloom.training.schedule import rate_of_step
-from latebloom.training.settings import Phase
-from latebloom.training.stack import Stack
-from latebloom.training.step import answer_losses, chosen_loss, total_loss
-from latebloom.training.trainer import CHECK_SEQUENCES
 
 
 def stack_key(config: RunConfig) -> RunConfig:

@@ -17,21 +17,21 @@ from typing import Any
 import torch
 
 from latebloom.config import RunConfig
-from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, full_disk_in_words
-from latebloom.evaluation.evaluate import evaluate_stacked
-from latebloom.kernels.precision import precision
-from latebloom.training.checkpoint import (
+from latebloom.engine.checkpoint import (
     keep_newest,
     latest_checkpoint,
     load_checkpoint,
     save_checkpoint,
     write_json,
 )
-from latebloom.training.folder import RunFolder
-from latebloom.training.journal import Journal
-from latebloom.training.outcome import Progress, TrainedRun
-from latebloom.training.stacked_trainer import StackedTrainer
-from latebloom.training.surroundings import own_torch_state, stop_requests
+from latebloom.engine.folder import RunFolder
+from latebloom.engine.journal import Journal
+from latebloom.engine.outcome import Progress, TrainedRun
+from latebloom.engine.stacked_trainer import StackedTrainer
+from latebloom.engine.surroundings import own_torch_state, stop_requests
+from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, full_disk_in_words
+from latebloom.evaluation.evaluate import evaluate_stacked
+from latebloom.kernels.precision import precision
 
 SECONDS_BETWEEN_CHECKPOINTS = 20.0
 """A stack takes hundreds of steps a second and a checkpoint of it is large, so it is saved by the clock."""

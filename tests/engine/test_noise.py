@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from latebloom.engine.noise import StateNoise, spread
+from latebloom.engine.trainer import Trainer
 from latebloom.errors import ConfigError
 from latebloom.kernels.lstm import Weights, lstm_loop
 from latebloom.models.block import Residual
 from latebloom.models.recurrent import LSTM
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.models.settings import hybrid, transformer
-from latebloom.training.noise import StateNoise, spread
-from latebloom.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -96,7 +96,7 @@ def test_what_was_given_is_taken_back_also_where_drawing_it_fails(monkeypatch):
             raise RuntimeError("no memory is left")
         return spread(*words)
 
-    monkeypatch.setattr("latebloom.training.noise.spread", fails_at_the_second)
+    monkeypatch.setattr("latebloom.engine.noise.spread", fails_at_the_second)
     with pytest.raises(RuntimeError), StateNoise(model).given(0.5, 1, torch.tensor(0), (4, 7)):
         pass
     assert all(part.noise is None for part in recurrences_of(model))

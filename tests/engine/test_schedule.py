@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from latebloom import Delay, ModularSum, Phase, RunConfig, Training, at_fraction, at_step, hybrid
+from latebloom.engine.schedule import learning_rate, rate_of_step, unfinished_warmups
+from latebloom.engine.trainer import Trainer
 from latebloom.errors import ConfigError
-from latebloom.training.schedule import learning_rate, rate_of_step, unfinished_warmups
-from latebloom.training.trainer import Trainer
 
 
 def test_warm_up_then_cosine():

@@ -8,18 +8,18 @@ from pathlib import Path
 import torch
 
 from latebloom.config import RunConfig
+from latebloom.engine.checkpoint import keep_newest, latest_checkpoint, load_checkpoint, save_checkpoint
+from latebloom.engine.environment import choose_device
+from latebloom.engine.folder import RunFolder
+from latebloom.engine.journal import Journal
+from latebloom.engine.outcome import Observer, Progress, TrainedRun
+from latebloom.engine.stacked_run import refuse_member
+from latebloom.engine.surroundings import memory_kept, own_torch_state, stop_requests
+from latebloom.engine.trainer import Trainer
 from latebloom.errors import CheckpointError, InterruptedRun
 from latebloom.evaluation.evaluate import evaluate
 from latebloom.evaluation.result import Evaluation
 from latebloom.kernels.precision import precision
-from latebloom.training.checkpoint import keep_newest, latest_checkpoint, load_checkpoint, save_checkpoint
-from latebloom.training.environment import choose_device
-from latebloom.training.folder import RunFolder
-from latebloom.training.journal import Journal
-from latebloom.training.outcome import Observer, Progress, TrainedRun
-from latebloom.training.stacked_run import refuse_member
-from latebloom.training.surroundings import memory_kept, own_torch_state, stop_requests
-from latebloom.training.trainer import Trainer
 
 __all__ = ["Observer", "Progress", "TrainedRun", "run"]
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from latebloom.config import RunConfig, load_config
+from latebloom.engine.checkpoint import write_json
+from latebloom.engine.environment import describe_environment
 from latebloom.errors import CheckpointError, ConfigError, full_disk_in_words
-from latebloom.training.checkpoint import write_json
-from latebloom.training.environment import describe_environment
 
 
 class RunFolder:

@@ -2,7 +2,7 @@
 
 from math import cos, pi
 
-from latebloom.training.settings import Delay, Phase, Training
+from latebloom.engine.settings import Delay, Phase, Training
 
 
 def rate_of_step(training: Training, delay: Delay | None, switch_step: int | None, step: int) -> float:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from latebloom import Phase, SequenceModel, TrainedRun, run, when_beyond
+from latebloom.engine.trainer import Trainer
 from latebloom.errors import CheckpointError, ConfigError, InterruptedRun, NonFiniteLossError
-from latebloom.training.trainer import Trainer
 
 
 def lines(folder) -> list[dict]:
@@ -169,7 +169,7 @@ def test_what_is_tested_is_what_is_saved_with_a_ramp_that_has_just_ended(tiny, t
 @pytest.mark.parametrize("change", ["step", "missing", "delay", "weights"])
 def test_a_checkpoint_that_is_not_this_runs_is_refused_in_one_sentence(tiny, tmp_path, change):
     """Written as ours, digests and all, but with other contents."""
-    from latebloom.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+    from latebloom.engine.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 
     def stop(progress):
         if progress.step >= 6:

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from latebloom import Delay, Evaluating, Phase, RunConfig, Training, at_step, hybrid, run, when_beyond
+from latebloom.engine import stacked_run
+from latebloom.engine.capture import Captured
+from latebloom.engine.stacked_run import run_stacked
+from latebloom.engine.stacked_trainer import StackedTrainer
+from latebloom.engine.trainer import Trainer
 from latebloom.kernels.precision import precision
 from latebloom.studies.local import run_all
-from latebloom.training import stacked_run
-from latebloom.training.capture import Captured
-from latebloom.training.stacked_run import run_stacked
-from latebloom.training.stacked_trainer import StackedTrainer
-from latebloom.training.trainer import Trainer
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from latebloom.training.surroundings import memory_kept, own_torch_state
+from latebloom.engine.surroundings import memory_kept, own_torch_state
 
 
 def page_faults_of_a_step() -> int:

@@ -7,14 +7,14 @@ from torch import Tensor
 
 from latebloom.config import RunConfig
 from latebloom.delay.controller import DelayedAttention
+from latebloom.engine.capture import Captured
+from latebloom.engine.noise import StateNoise
+from latebloom.engine.schedule import rate_of_step
+from latebloom.engine.settings import Phase
+from latebloom.engine.step import answer_losses, build_optimizer, set_rates, total_loss
 from latebloom.evaluation.accuracy import Count, count_correct
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.tasks.stream import Stream
-from latebloom.training.capture import Captured
-from latebloom.training.noise import StateNoise
-from latebloom.training.schedule import rate_of_step
-from latebloom.training.settings import Phase
-from latebloom.training.step import answer_losses, build_optimizer, set_rates, total_loss
 
 CHECK_SEQUENCES = 256
 """How many held-out sequences a check during training asks."""

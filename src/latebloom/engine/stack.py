@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
+from latebloom.engine.step import parameters_by_role
 from latebloom.models.block import Residual
 from latebloom.models.sequence_model import SequenceModel
-from latebloom.training.step import parameters_by_role
 
 
 class Stack:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from latebloom.config import RunConfig
+from latebloom.engine.environment import choose_device
+from latebloom.engine.folder import RunFolder
 from latebloom.errors import CheckpointError
 from latebloom.evaluation.evaluate import evaluate
 from latebloom.evaluation.result import Evaluation
 from latebloom.kernels.precision import precision
 from latebloom.models.sequence_model import SequenceModel
-from latebloom.training.environment import choose_device
-from latebloom.training.folder import RunFolder
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from latebloom.engine.settings import Training
 from latebloom.tasks.task import Batch
-from latebloom.training.settings import Training
 
 
 def answer_losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import torch
 
 from latebloom.config import RunConfig
+from latebloom.engine.stacked_trainer import StackedTrainer
+from latebloom.engine.surroundings import own_torch_state
 from latebloom.errors import ConfigError
-from latebloom.training.stacked_trainer import StackedTrainer
-from latebloom.training.surroundings import own_torch_state
 
 SHARE = 0.4
 """The part of the free memory that a step may take: graphs keep as much again for themselves."""

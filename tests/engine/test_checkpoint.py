@@ -7,15 +7,15 @@ import pickle
 import pytest
 import torch
 
-from latebloom.errors import CheckpointError
-from latebloom.training import checkpoint
-from latebloom.training.checkpoint import (
+from latebloom.engine import checkpoint
+from latebloom.engine.checkpoint import (
     keep_newest,
     latest_checkpoint,
     load_checkpoint,
     save_checkpoint,
     write_json,
 )
+from latebloom.errors import CheckpointError
 
 TENSORS = {"model": {"weight": torch.arange(6.0).reshape(2, 3)}, "random": {"cpu": torch.get_rng_state()}}
 

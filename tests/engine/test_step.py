@@ -8,8 +8,8 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from latebloom import Composite, RunConfig, SequenceModel, hybrid
-from latebloom.training.step import answer_losses, build_optimizer, total_loss
-from latebloom.training.trainer import Trainer
+from latebloom.engine.step import answer_losses, build_optimizer, total_loss
+from latebloom.engine.trainer import Trainer
 
 
 def test_losses_are_means_over_the_positions_of_each_answer():

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from latebloom import Delay, Phase, RunConfig, at_step, lstm, run, transformer, when_beyond
+from latebloom.engine.stacked_run import run_stacked
+from latebloom.engine.stacked_trainer import StackedTrainer
+from latebloom.engine.trainer import Trainer
 from latebloom.errors import ConfigError
-from latebloom.training.stacked_run import run_stacked
-from latebloom.training.stacked_trainer import StackedTrainer
-from latebloom.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -156,7 +156,7 @@ from pathlib import Path
 torch.set_num_threads(1)
 from latebloom import load_config
 from latebloom.errors import InterruptedRun
-from latebloom.training import stacked_run
+from latebloom.engine import stacked_run
 
 stacked_run.SECONDS_BETWEEN_CHECKPOINTS = 0.0
 out, stop_at, *files = sys.argv[1:]

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from latebloom.config import RunConfig
+from latebloom.engine.checkpoint import write_json
+from latebloom.engine.folder import MetricsFile, RunFolder
+from latebloom.engine.outcome import Observer, Progress, TrainedRun
 from latebloom.errors import NonFiniteLossError
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.result import CLAIM, Evaluation
 from latebloom.models.sequence_model import SequenceModel
-from latebloom.training.checkpoint import write_json
-from latebloom.training.folder import MetricsFile, RunFolder
-from latebloom.training.outcome import Observer, Progress, TrainedRun
 
 
 class Journal:

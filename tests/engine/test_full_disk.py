@@ -12,9 +12,9 @@ from safetensors import SafetensorError
 
 from latebloom import run
 from latebloom.cli import main
+from latebloom.engine import checkpoint
 from latebloom.errors import DiskFullError, full_disk_in_words
 from latebloom.results.file import write_results
-from latebloom.training import checkpoint
 
 SMALL_DISK = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
 MOUNT = "mount -t tmpfs -o size=2m tmpfs {folder}"
