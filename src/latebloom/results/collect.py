@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from latebloom.config import RunConfig
+from latebloom.engine.folder import RunFolder
 from latebloom.errors import CheckpointError
 from latebloom.evaluation.result import Evaluation
 from latebloom.results.curve import read_curve
 from latebloom.results.file import RUN_NUMBERS
 from latebloom.results.record import RunRecord
-from latebloom.training.folder import RunFolder
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def write_results(path: Path, records: Sequence[RunRecord]) -> None:
     """Write a results file in one move: a reader sees the old one or the new one."""
     import polars as pl
 
-    from latebloom.training.checkpoint import write_file
+    from latebloom.engine.checkpoint import write_file
 
     asked = (name for record in records if record.evaluation for name in record.evaluation.chance)
     answers = tuple(dict.fromkeys((*ALWAYS, *asked)))

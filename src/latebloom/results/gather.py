@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from latebloom.config import RunConfig
+from latebloom.engine.folder import RunFolder
 from latebloom.errors import LatebloomError, ResultsError
 from latebloom.results.collect import StudyRun, collect
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, read_results
 from latebloom.results.record import RunRecord
-from latebloom.training.folder import RunFolder
 
 ALONE = "runs"
 """What stands for the study of runs that belong to none."""
