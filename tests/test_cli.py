@@ -217,7 +217,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "and saved; go on with: latebloom train --out run" in errors
+    assert "and saved; continue with: latebloom train --out run" in errors
     assert "Traceback" not in errors
 
 

@@ -25,7 +25,7 @@ from latebloom import (
     when_plateau,
 )
 from latebloom.config import with_overrides
-from latebloom.delay.controller import HOLDS
+from latebloom.delay.hooks import HOLDS
 from latebloom.errors import ConfigError
 from latebloom.recipes import RECIPES
 from latebloom.validation import read_settings

@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from latebloom.api import train
     from latebloom.config import RunConfig, load_config
     from latebloom.delay import DelayedAttention, at_fraction, at_step, at_tokens, when, when_beyond, when_plateau
+    from latebloom.delay.policy import Delay
     from latebloom.engine.loop import TrainedRun, run
-    from latebloom.engine.settings import Delay, Phase, Training
+    from latebloom.engine.settings import Phase, Training
     from latebloom.evaluation import Evaluating, Evaluation, evaluate
     from latebloom.models import SequenceModel, hybrid, lstm, transformer
     from latebloom.probes.inspect import Inspection, inspect
@@ -64,7 +65,8 @@ _HOMES = {
     "report.charts": "plot",
     "tasks": "Composite ModularSum Recall Task",
     "engine.loop": "TrainedRun run",
-    "engine.settings": "Delay Phase Training",
+    "delay.policy": "Delay",
+    "engine.settings": "Phase Training",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

@@ -4,8 +4,9 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from latebloom.config import RunConfig
+from latebloom.delay.policy import Delay
 from latebloom.engine.loop import Progress, TrainedRun, run
-from latebloom.engine.settings import Delay, Training
+from latebloom.engine.settings import Training
 from latebloom.errors import ConfigError
 from latebloom.evaluation.result import CLAIM
 from latebloom.evaluation.settings import Evaluating

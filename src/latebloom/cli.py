@@ -273,7 +273,7 @@ def report(
 
 def list_() -> None:
     """The tasks, models, triggers and recipes, with a line each."""
-    from latebloom.delay.controller import HOLDS
+    from latebloom.delay.policy import HOLDS
     from latebloom.delay.triggers import IN_YOUR_OWN_LOOP, Trigger
     from latebloom.models.recurrent import RECURRENCES
     from latebloom.models.settings import MODELS

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from latebloom.delay.controller import check_trigger
+from latebloom.delay.policy import Delay, check_trigger
 from latebloom.delay.triggers import Trigger, WhenBeyond
-from latebloom.engine.settings import Delay, Training
+from latebloom.engine.settings import Training
 from latebloom.errors import ConfigError, require, unknown
 from latebloom.evaluation.result import CLAIM
 from latebloom.evaluation.settings import Evaluating

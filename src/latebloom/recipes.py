@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from latebloom.config import RunConfig
+from latebloom.delay.policy import Delay
 from latebloom.delay.triggers import at_step
-from latebloom.engine.settings import Delay, Phase, Training, Weighing
+from latebloom.engine.settings import Phase, Training, Weighing
 from latebloom.errors import unknown
 from latebloom.models.settings import Model, hybrid, lstm, transformer
 from latebloom.studies.scales import ATTENTION, SHARPENED, SIZES, at_rate, base_config, composite, disturbed, staged

@@ -63,11 +63,10 @@ def test_the_operations_of_a_step_are_those_that_torch_counts(width):
 def test_a_textbook_lstm_trains_as_the_library_does():
     config = bench_config(width=16, batch=4)
     losses = []
-    for build in (Trainer, textbook_trainer):
-        trainer = build(config, CPU)
+    for trainer in (Trainer([config], CPU), textbook_trainer(config, CPU)):
         for _ in range(3):
             trainer.advance()
-        losses.append(trainer.read_means()["loss"])
+        losses.append(trainer.read_means()[0]["loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 

@@ -182,7 +182,7 @@ def test_what_is_no_trigger_is_refused():
 def test_automatic_and_by_hand_do_not_mix():
     model = build()
     delay = DelayedAttention(model, OPTIMIZERS["sgd"](model.parameters()), until=at_step(2))
-    with pytest.raises(ConfigError, match=r"the optimizer's own steps move this delay on"):
+    with pytest.raises(ConfigError, match=r"the optimizer's own steps advance this delay"):
         delay.after_step()
 
 

@@ -115,7 +115,7 @@ def test_a_request_to_stop_saves_and_says_how_to_go_on(tiny, tmp_path, number):
             os.kill(os.getpid(), number)
 
     before = signal.getsignal(number)
-    with pytest.raises(InterruptedRun, match=r"stopped at step (9|10) of 24 and saved; go on with: latebloom train"):
+    with pytest.raises(InterruptedRun, match=r"stopped at step (9|10) of 24 and saved; continue with: latebloom train"):
         run(tiny, tmp_path / "cut", observe=stop)
     assert signal.getsignal(number) is before
     assert not (tmp_path / "cut" / "result.json").exists()
@@ -188,7 +188,7 @@ def test_a_checkpoint_that_is_not_this_runs_is_refused_in_one_sentence(tiny, tmp
         if change == "missing":
             del state["trainer"]
         elif change == "delay":
-            state["trainer"]["delay"] = None
+            state["trainer"]["runs"][0]["memory"] = None
         else:
             tensors["model"].pop("logits.weight")
         save_checkpoint(tmp_path / "checkpoints", tensors, state, tiny.hash)

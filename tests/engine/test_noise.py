@@ -22,10 +22,10 @@ def recurrences_of(model):
 
 
 def trained(config, deviation, steps=3):
-    trainer = Trainer(replace(config, training=replace(config.training, state_noise=deviation)), CPU)
+    trainer = Trainer([replace(config, training=replace(config.training, state_noise=deviation))], CPU)
     for _ in range(steps):
         trainer.advance()
-    return trainer.model
+    return trainer.backend.model(0)
 
 
 def test_the_numbers_have_mean_0_and_deviation_1():

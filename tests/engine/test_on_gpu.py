@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from latebloom import Delay, Evaluating, Phase, RunConfig, Training, at_step, hybrid, run, when_beyond
-from latebloom.engine import stacked_run
+from latebloom.engine import loop
 from latebloom.engine.capture import Captured
-from latebloom.engine.stacked_run import run_stacked
-from latebloom.engine.stacked_trainer import StackedTrainer
+from latebloom.engine.loop import run_stacked
+from latebloom.engine.stacked import Stacked
 from latebloom.engine.trainer import Trainer
 from latebloom.kernels.precision import precision
 from latebloom.studies.local import run_all
@@ -44,6 +44,14 @@ def different_runs(paper: RunConfig) -> list[RunConfig]:
     ]
 
 
+def flat(trainer: Trainer) -> torch.Tensor:
+    """Return all parameters of a trainer as one tensor."""
+    backend = trainer.backend
+    if isinstance(backend, Stacked):
+        return backend.flat
+    return torch.cat([parameter.flatten() for parameter in backend.template.parameters()])
+
+
 def disturbed(paper: RunConfig) -> RunConfig:
     return replace(paper, training=replace(paper.training, state_noise=0.2))
 
@@ -51,16 +59,16 @@ def disturbed(paper: RunConfig) -> RunConfig:
 def test_a_stacked_seed_follows_its_standalone_run_in_float32(paper):
     configs = different_runs(paper)
     with precision("float32"):
-        stack, alone = StackedTrainer(configs, GPU), [Trainer(config, GPU) for config in configs]
+        stack, alone = Trainer(configs, GPU), [Trainer([config], GPU) for config in configs]
         for _ in range(99):
             assert stack.advance() == [i for i, trainer in enumerate(alone) if trainer.advance()]
-        stack.read_means(list(range(len(configs))))
+        stack.read_means()
         for trainer in alone:
             trainer.read_means()
             trainer.advance()
         stack.advance()
-        for i, means in stack.read_means(list(range(len(configs)))).items():
-            assert means["loss"] == pytest.approx(alone[i].read_means()["loss"], rel=1e-4)
+        for i, means in stack.read_means().items():
+            assert means["loss"] == pytest.approx(alone[i].read_means()[0]["loss"], rel=1e-4)
 
 
 @pytest.mark.parametrize("mode", ["tf32", "float32", "bf16"])
@@ -68,14 +76,14 @@ def test_a_stacked_seed_follows_its_standalone_run_in_float32(paper):
 def test_a_run_repeats_itself_bit_for_bit_captured_or_not(paper, mode, noise):
     alone = replace(paper, training=replace(paper.training, state_noise=noise))
     with precision(mode):
-        trainers = [Trainer(alone, GPU), Trainer(alone, GPU), Trainer(alone, GPU, capture=False)]
-        stacks = [StackedTrainer(different_runs(paper), GPU, capture=capture) for capture in (True, True, False)]
+        trainers = [Trainer([alone], GPU, capture=capture) for capture in (True, True, False)]
+        stacks = [Trainer(different_runs(paper), GPU, capture=capture) for capture in (True, True, False)]
         for one in (*trainers, *stacks):
             for _ in range(100):
                 one.advance()
-        first, *others = [torch.cat([p.flatten() for p in trainer.model.parameters()]) for trainer in trainers]
+        first, *others = [flat(trainer) for trainer in trainers]
         assert all(torch.equal(first, other) for other in others)
-        assert all(torch.equal(stacks[0].stack.flat, stack.stack.flat) for stack in stacks[1:])
+        assert all(torch.equal(flat(stacks[0]), flat(stack)) for stack in stacks[1:])
 
 
 @pytest.mark.parametrize("length", [80, 300])  # up to what the kernel for attention takes, and beyond
@@ -84,13 +92,12 @@ def test_runs_of_long_sequences_repeat_themselves_too(paper, length):
     added up in a fixed order."""
     training = replace(paper.training, length=length, steps=40)
     config = replace(paper, training=training, delay=None, evaluation=Evaluating(multiples=(1,)))
-    trainers = [Trainer(config, GPU) for _ in range(3)]
-    stacks = [StackedTrainer([replace(config, seed=seed) for seed in (1, 2)], GPU) for _ in range(3)]
+    trainers = [Trainer([config], GPU) for _ in range(3)]
+    stacks = [Trainer([replace(config, seed=seed) for seed in (1, 2)], GPU) for _ in range(3)]
     for one in (*trainers, *stacks):
         for _ in range(40):
             one.advance()
-    flat = [torch.cat([p.flatten() for p in trainer.model.parameters()]) for trainer in trainers]
-    for first, *others in (flat, [stack.stack.flat for stack in stacks]):
+    for first, *others in ([flat(trainer) for trainer in trainers], [flat(stack) for stack in stacks]):
         assert all(torch.equal(first, other) for other in others)
 
 
@@ -100,15 +107,15 @@ def test_no_two_gradients_share_memory(paper, mode, noise):
     """They are clipped in place, all of them at once: what two of them share would be scaled twice, or not."""
     config = replace(paper, delay=None, training=replace(paper.training, state_noise=noise))
     with precision(mode):
-        trainer = Trainer(config, GPU, capture=False)
+        trainer = Trainer([config], GPU, capture=False)
         trainer.advance()
-        gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
+        gradients = [p.grad for p in trainer.backend.template.parameters() if p.grad is not None]
     spans = sorted((g.data_ptr(), g.data_ptr() + 4 * g.numel()) for g in gradients)
     assert all(end <= start for (_, end), (start, _) in pairwise(spans))
 
 
 def test_most_steps_are_replayed(paper):
-    trainer = Trainer(paper, GPU)
+    trainer = Trainer([paper], GPU)
     for _ in range(100):
         trainer.advance()
     assert trainer.captured.reason is None
@@ -137,7 +144,7 @@ def test_a_step_that_cannot_be_captured_goes_on_eagerly_and_says_why():
 def test_an_interrupted_run_goes_on_bit_for_bit(paper, tmp_path, monkeypatch, stacked):
     from latebloom.errors import InterruptedRun
 
-    monkeypatch.setattr(stacked_run, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     paper = replace(paper, training=replace(paper.training, checkpoint_every=10, log_every=10))
     configs = {"quiet": replace(paper, seed=0), "disturbed": replace(disturbed(paper), seed=1)}
 

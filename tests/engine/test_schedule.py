@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from latebloom import Delay, ModularSum, Phase, RunConfig, Training, at_fraction, at_step, hybrid
+from latebloom.engine.backend import Alone
 from latebloom.engine.schedule import learning_rate, rate_of_step, unfinished_warmups
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import ConfigError
@@ -70,15 +71,18 @@ def test_without_a_restart_a_delay_has_the_rates_of_joint_training():
 
 
 def rates_of(trainer: Trainer) -> dict[str, float]:
-    return {group["role"]: float(group["lr"]) for group in trainer.optimizer.param_groups}
+    backend = trainer.backend
+    assert isinstance(backend, Alone)
+    groups = zip(backend.roles, backend.optimizer.param_groups, strict=True)
+    return {role: float(group["lr"]) for role, group in groups}
 
 
 def test_each_phase_has_its_own_peak_warm_up_batch_size_and_factors(tiny):
     training = replace(tiny.training, recurrence_factor=0.25, attention_factor=2.0)
-    trainer = Trainer(replace(tiny, training=training), torch.device("cpu"))
+    trainer = Trainer([replace(tiny, training=training)], torch.device("cpu"))
     rates, sizes = [], []
     for _ in range(24):
-        sizes.append(trainer.phase.batch_size)
+        sizes.append(trainer._form().batch_size)
         trainer.advance()
         rates.append(rates_of(trainer))
     assert sizes == [8] * 12 + [16] * 12
@@ -91,12 +95,12 @@ def test_each_phase_has_its_own_peak_warm_up_batch_size_and_factors(tiny):
 
 
 def test_joint_training_is_one_phase(tiny):
-    trainer = Trainer(replace(tiny, delay=None), torch.device("cpu"))
+    trainer = Trainer([replace(tiny, delay=None)], torch.device("cpu"))
     seen = []
     for _ in range(24):
         trainer.advance()
         seen.append(rates_of(trainer)["rest"])
-    assert trainer.phase_name == "full"
+    assert trainer.runs[0].stage(24).phase == "full"
     assert max(seen) == pytest.approx(3e-3)
     assert seen[4:] == sorted(seen[4:], reverse=True)
 

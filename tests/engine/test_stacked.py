@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from latebloom import Delay, Phase, RunConfig, at_step, lstm, run, transformer, when_beyond
-from latebloom.engine.stacked_run import run_stacked
-from latebloom.engine.stacked_trainer import StackedTrainer
+from latebloom.engine.loop import run_stacked
+from latebloom.engine.stacked import Stacked
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import ConfigError
 
@@ -52,62 +52,64 @@ def different_runs(small: RunConfig) -> dict[str, RunConfig]:
 @pytest.mark.parametrize("settings", [{}, {"weigh": "positions", "state_noise": 0.1}])
 def test_stacked_runs_follow_their_standalone_runs(small, settings):
     configs = [with_training(config, **settings) for config in different_runs(small).values()]
-    stack, alone = StackedTrainer(configs, CPU), [Trainer(config, CPU) for config in configs]
+    stack, alone = Trainer(configs, CPU), [Trainer([config], CPU) for config in configs]
     for step in range(1, 101):
         assert stack.advance() == [i for i, trainer in enumerate(alone) if trainer.advance()]
         if step % 10 == 0:
-            together = stack.read_means(list(range(len(configs))))
+            together = stack.read_means()
             for i, trainer in enumerate(alone):
-                expected = trainer.read_means()
+                expected = trainer.read_means()[0]
                 got = {name: together[i][name] for name in expected}
                 assert got == pytest.approx(expected, rel=1e-4), (step, i)
-    assert [m.switch_reason for m in stack.members] == [t.delay and t.delay.switch_reason for t in alone]
+    assert [run.switch for run in stack.runs] == [trainer.runs[0].switch for trainer in alone]
     # Not the weights: a key's bias has no effect, so its gradient is rounding alone, which Adam makes steps of.
     tokens = small.task.batch(0, "test", 0, length=9, size=4).tokens
     for i, trainer in enumerate(alone):
-        torch.testing.assert_close(stack.stack.model(i)(tokens), trainer.model(tokens), rtol=1e-3, atol=1e-3)
+        models = stack.backend.model(i), trainer.backend.model(0)
+        torch.testing.assert_close(*(model(tokens) for model in models), rtol=1e-3, atol=1e-3)
 
 
 def test_attention_that_is_held_back_does_not_move_by_a_bit_in_a_stack(small):
     configs = list(different_runs(small).values())
-    stack = StackedTrainer(configs, CPU)
-    start = stack.stack.ends[-2]
-    first = stack.stack.flat[:, start:].clone()
+    stack = Trainer(configs, CPU)
+    assert isinstance(stack.backend, Stacked)
+    start, flat = stack.backend.ends[-2], stack.backend.flat
+    first = flat[:, start:].clone()
     for _ in range(15):
         stack.advance()
-    for i, member in enumerate(stack.members):
-        delay = member.config.delay
-        held = member.holding and delay is not None and delay.hold != "none"
-        assert torch.equal(stack.stack.flat[i, start:], first[i]) == held, member.config
+    for i, state in enumerate(stack.runs):
+        delay = state.config.delay
+        held = delay is not None and state.switch.step is None and delay.hold != "none"
+        assert torch.equal(flat[i, start:], first[i]) == held, state.config
 
 
 @pytest.mark.parametrize("model", [lstm(width=8, blocks=1), transformer(width=8, blocks=1, heads=2)])
 def test_models_without_one_of_the_parts_are_stacked_too(small, model):
     configs = [replace(small, model=model, delay=None, seed=seed) for seed in (1, 2)]
-    stack, alone = StackedTrainer(configs, CPU), [Trainer(config, CPU) for config in configs]
+    stack, alone = Trainer(configs, CPU), [Trainer([config], CPU) for config in configs]
     for _ in range(10):
         stack.advance()
         for trainer in alone:
             trainer.advance()
     for i, trainer in enumerate(alone):
-        assert stack.read_means([i])[i] == pytest.approx(trainer.read_means(), rel=1e-5)
+        assert stack.read_means([i])[i] == pytest.approx(trainer.read_means()[0], rel=1e-5)
 
 
 def test_batches_of_different_sizes_are_stacked_where_all_switch_at_once(tiny):
     configs = [replace(tiny, seed=seed) for seed in (1, 2)]  # 8 sequences while delayed, 16 after
-    stack, alone = StackedTrainer(configs, CPU), [Trainer(config, CPU) for config in configs]
+    stack, alone = Trainer(configs, CPU), [Trainer([config], CPU) for config in configs]
     for _ in range(20):
         assert stack.advance() == [i for i, trainer in enumerate(alone) if trainer.advance()]
     for i, trainer in enumerate(alone):
-        assert stack.read_means([i])[i]["loss"] == pytest.approx(trainer.read_means()["loss"], rel=1e-5)
+        assert stack.read_means([i])[i]["loss"] == pytest.approx(trainer.read_means()[0]["loss"], rel=1e-5)
     other = replace(tiny, seed=3, delay=Delay(until=at_step(13)))
     with pytest.raises(ConfigError, match="cannot be stacked"):
-        StackedTrainer([*configs, other], CPU)
+        Trainer([*configs, other], CPU)
 
 
 def test_runs_of_other_shapes_are_refused(small):
-    with pytest.raises(ConfigError, match="differ in more than seed, learning rates, weighing, noise and delay"):
-        StackedTrainer([small, replace(small, model=replace(small.model, width=16))], CPU)
+    with pytest.raises(ConfigError, match="averaging of the loss, state noise and delay, so they cannot be stacked"):
+        Trainer([small, replace(small, model=replace(small.model, width=16))], CPU)
 
 
 def test_a_stack_leaves_the_folders_that_its_runs_would_leave_alone(small, tmp_path):
@@ -156,9 +158,9 @@ from pathlib import Path
 torch.set_num_threads(1)
 from latebloom import load_config
 from latebloom.errors import InterruptedRun
-from latebloom.engine import stacked_run
+from latebloom.engine import loop
 
-stacked_run.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+loop.SECONDS_BETWEEN_CHECKPOINTS = 0.0
 out, stop_at, *files = sys.argv[1:]
 
 def tell(name, seen):
@@ -166,7 +168,7 @@ def tell(name, seen):
 
 configs = {Path(file).stem: load_config(file) for file in files}
 try:
-    stacked_run.run_stacked(configs, out, torch.device("cpu"), observe=tell)
+    loop.run_stacked(configs, out, torch.device("cpu"), observe=tell)
 except InterruptedRun as stop:
     print(stop)
     sys.exit(7)

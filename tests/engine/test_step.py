@@ -8,7 +8,8 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from latebloom import Composite, RunConfig, SequenceModel, hybrid
-from latebloom.engine.step import answer_losses, build_optimizer, total_loss
+from latebloom.engine.backend import Alone
+from latebloom.engine.loss import answer_losses, total_loss
 from latebloom.engine.trainer import Trainer
 
 
@@ -28,25 +29,25 @@ def test_losses_are_means_over_the_positions_of_each_answer():
     for name, terms in each.items():
         torch.testing.assert_close(losses[name], torch.stack(terms).mean())
     by_answer = losses["sum"] + losses["recall"]
-    torch.testing.assert_close(total_loss(losses, batch, "answers"), by_answer)
+    torch.testing.assert_close(total_loss(losses, batch, per_token=False), by_answer)
     by_position = torch.stack(each["sum"] + each["recall"]).mean()
-    torch.testing.assert_close(total_loss(losses, batch, "positions"), by_position)
+    torch.testing.assert_close(total_loss(losses, batch, per_token=True), by_position)
 
 
 def test_every_parameter_is_in_the_optimizer_once():
     model = SequenceModel(hybrid(width=8, blocks=2, heads=2), 12)
-    groups = build_optimizer(model, RunConfig().training).param_groups
-    held = [id(parameter) for group in groups for parameter in group["params"]]
+    backend = Alone(model, RunConfig().training, torch.device("cpu"))
+    held = [id(parameter) for group in backend.optimizer.param_groups for parameter in group["params"]]
     assert sorted(held) == sorted(id(parameter) for parameter in model.parameters())
-    assert [group["role"] for group in groups] == ["recurrence", "rest", "attention"]
+    assert backend.roles == ["recurrence", "rest", "attention"]
 
 
 def test_what_is_withheld_is_not_asked_until_the_switch(tiny):
-    trainer = Trainer(tiny, torch.device("cpu"))
+    trainer = Trainer([tiny], torch.device("cpu"))
     names = []
     for _ in range(14):
         trainer.advance()
-        names.append(sorted(trainer.read_means()))
+        names.append(sorted(trainer.read_means()[0]))
     assert names[:12] == [["gradient_norm", "loss", "loss_sum"]] * 12
     assert names[12:] == [["gradient_norm", "loss", "loss_recall", "loss_sum"]] * 2
 
@@ -79,7 +80,7 @@ def test_the_guard_sees_what_would_wait():
 
 @pytest.mark.parametrize("delay", [True, False])
 def test_a_step_waits_for_nothing(tiny, delay):
-    trainer = Trainer(tiny if delay else replace(tiny, delay=None), torch.device("cpu"))
+    trainer = Trainer([tiny if delay else replace(tiny, delay=None)], torch.device("cpu"))
     with NoReadingBack():
         for _ in range(14):
             trainer.advance()
@@ -87,11 +88,11 @@ def test_a_step_waits_for_nothing(tiny, delay):
 
 def test_two_trainers_of_one_configuration_agree_bit_for_bit(tiny):
     torch.manual_seed(3)
-    first = Trainer(tiny, torch.device("cpu"))
+    first = Trainer([tiny], torch.device("cpu"))
     torch.manual_seed(4)
-    second = Trainer(tiny, torch.device("cpu"))
+    second = Trainer([tiny], torch.device("cpu"))
     for _ in range(14):
         first.advance()
         second.advance()
-    for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
+    for one, other in zip(*(trainer.backend.model(0).parameters() for trainer in (first, second)), strict=True):
         assert torch.equal(one, other)

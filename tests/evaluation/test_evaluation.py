@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from latebloom import Composite, Evaluation, Recall, evaluate
 from latebloom.errors import CheckpointError, ConfigError
 from latebloom.evaluation import Count, count_correct
 from latebloom.evaluation import accuracy as accuracy_module
+from latebloom.evaluation.accuracy import apply_to_one
 
 TASK = Composite(modulus=5, keys=40, values=8)
 
@@ -40,6 +42,12 @@ class Solver(nn.Module):
         return logits
 
 
+def count_of(model: nn.Module, length: int, *, sequences: int, seed: int) -> Count:
+    each, seeds = partial(apply_to_one, model), torch.tensor([seed])
+    (count,) = count_correct(each, TASK, length, sequences=sequences, seeds=seeds)
+    return count
+
+
 def test_a_model_that_knows_the_answers_gets_everything_right():
     result = evaluate(Solver(), TASK, [25, 10, 50, 10], training_length=25, sequences=40)
     assert result.lengths == [10, 25, 50]
@@ -49,7 +57,7 @@ def test_a_model_that_knows_the_answers_gets_everything_right():
 
 
 def test_all_answers_must_be_right():
-    count = count_correct(Solver(forgets=True), TASK, 12, sequences=200, seed=0)
+    count = count_of(Solver(forgets=True), 12, sequences=200, seed=0)
     assert count.answers["sum"] == 200
     assert count.answers["recall"] == count.correct
     assert 0.3 < count.accuracy < 0.7
@@ -105,10 +113,10 @@ def test_reach_is_a_tested_length_and_everything_up_to_it_holds(table):
 
 
 def test_results_do_not_depend_on_how_many_sequences_are_measured_at_once(monkeypatch):
-    whole = count_correct(Solver(forgets=True), TASK, 20, sequences=50, seed=3)
+    whole = count_of(Solver(forgets=True), 20, sequences=50, seed=3)
     monkeypatch.setitem(accuracy_module.TOKENS_AT_ONCE, "cpu", 100)
-    assert count_correct(Solver(forgets=True), TASK, 20, sequences=50, seed=3) == whole
-    assert count_correct(Solver(forgets=True), TASK, 20, sequences=50, seed=4) != whole
+    assert count_of(Solver(forgets=True), 20, sequences=50, seed=3) == whole
+    assert count_of(Solver(forgets=True), 20, sequences=50, seed=4) != whole
 
 
 def test_json_comes_back_the_same():

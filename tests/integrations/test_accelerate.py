@@ -130,7 +130,7 @@ def test_a_run_resumed_on_either_side_of_the_switch_ends_bit_for_bit_alike(tmp_p
 def test_at_tokens_counts_what_the_loop_tells_also_over_a_resume(tmp_path):
     class Counting(Loop):
         def before_batch(self, batch: torch.Tensor) -> None:
-            self.delay.saw(batch.numel())
+            self.delay.count_tokens(batch.numel())
 
     loop = Counting(until=at_tokens(3 * BATCH * LENGTH, latest=9)).train(2)
     loop.accelerator.save_state(str(tmp_path))

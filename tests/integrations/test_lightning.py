@@ -190,7 +190,7 @@ def test_at_tokens_counts_what_the_training_step_tells(tmp_path):
     class Counting(Hybrid):
         def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
             assert callback.delay is not None
-            callback.delay.saw(batch.numel())
+            callback.delay.count_tokens(batch.numel())
             return super().training_step(batch, index)
 
     callback = DelayedAttention(until=at_tokens(2 * 2 * BATCH * LENGTH, latest=3))

@@ -15,7 +15,7 @@ import torch
 from latebloom import load_config, run
 from latebloom.cli import main
 from latebloom.engine.checkpoint import latest_checkpoint
-from latebloom.engine.stacked_run import run_stacked
+from latebloom.engine.loop import run_stacked
 from latebloom.errors import ConfigError, InterruptedRun
 from latebloom.results.file import read_results
 from latebloom.studies import on_ray

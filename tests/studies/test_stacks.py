@@ -7,10 +7,10 @@ import torch
 
 from latebloom import Delay, RunConfig, TrainedRun, run, when_beyond
 from latebloom.cli import main
-from latebloom.engine import stacked_run
+from latebloom.engine import loop
 from latebloom.engine.journal import Journal
+from latebloom.engine.loop import run_stacked
 from latebloom.engine.outcome import Progress
-from latebloom.engine.stacked_run import run_stacked
 from latebloom.errors import CheckpointError, ConfigError, InterruptedRun
 from latebloom.studies.stacks import plan_waves, run_in_stacks
 
@@ -49,7 +49,7 @@ def test_runs_that_cannot_promise_to_switch_together_stand_alone_where_batches_d
 
 
 def test_finished_runs_are_left_out_and_interrupted_ones_go_on_as_they_were(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(stacked_run, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     run(replace(tiny, seed=0), tmp_path / "seed-0", device="cpu")
 
     def stop(step: int):
@@ -107,7 +107,7 @@ def test_a_stack_that_was_killed_while_it_wrote_its_results_writes_the_rest(tiny
 
 
 def test_a_member_of_an_interrupted_stack_does_not_begin_anew_by_itself(tiny, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(stacked_run, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     monkeypatch.setattr("sys.argv", ["/bin/latebloom", "train", "--seeds", "2", "--out", "some where"])
 
     def stop(name, progress):
@@ -131,7 +131,7 @@ def test_a_member_of_an_interrupted_stack_does_not_begin_anew_by_itself(tiny, tm
 
 
 def test_metrics_that_another_run_has_written_are_refused(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(stacked_run, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
 
     def stop(name, progress):
         if progress.step >= 9:

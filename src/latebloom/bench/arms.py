@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from latebloom.config import RunConfig
-from latebloom.engine.stacked_trainer import StackedTrainer
 from latebloom.engine.trainer import Trainer
 from latebloom.kernels.lstm import Weights, fused_lstm, lstm_loop
 from latebloom.models.block import Residual
@@ -23,14 +22,14 @@ class OneLength(Stream):
         return self.training_length
 
 
-def _fix_length(trainer: Trainer | StackedTrainer, config: RunConfig, length: int) -> Callable[[], Any]:
+def _fix_length(trainer: Trainer, config: RunConfig, length: int) -> Callable[[], Any]:
     trainer.stream = OneLength(config.task, config.seed, length)
     return trainer.advance
 
 
 def single(config: RunConfig, length: int, device: torch.device, *, capture: bool) -> Callable[[], Any]:
     """One run, as it is or captured."""
-    return _fix_length(Trainer(config, device, capture=capture), config, length)
+    return _fix_length(Trainer([config], device, capture=capture), config, length)
 
 
 def textbook(config: RunConfig, length: int, device: torch.device) -> Callable[[], Any]:
@@ -39,8 +38,8 @@ def textbook(config: RunConfig, length: int, device: torch.device) -> Callable[[
 
 
 def textbook_trainer(config: RunConfig, device: torch.device) -> Trainer:
-    trainer = Trainer(config, device, capture=False)
-    for part in list(trainer.model.modules()):
+    trainer = Trainer([config], device, capture=False)
+    for part in list(trainer.backend.template.modules()):
         if isinstance(part, Residual) and isinstance(part.body, LSTM):
             part.body = TextbookLSTM(part.body.cell)
     return trainer
@@ -61,7 +60,7 @@ class TextbookLSTM(nn.Module):
 
 def stacked(config: RunConfig, length: int, device: torch.device, runs: int) -> Callable[[], Any]:
     """So many runs as one program."""
-    trainer = StackedTrainer([replace(config, seed=seed) for seed in range(runs)], device)
+    trainer = Trainer([replace(config, seed=seed) for seed in range(runs)], device, stacked=True)
     return _fix_length(trainer, config, length)
 
 

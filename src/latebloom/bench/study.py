@@ -12,8 +12,7 @@ import torch
 
 from latebloom.config import RunConfig
 from latebloom.delay.triggers import at_step
-from latebloom.engine.loop import Progress
-from latebloom.engine.stacked_run import run_stacked
+from latebloom.engine.loop import Progress, run_stacked
 from latebloom.evaluation.settings import Evaluating
 from latebloom.recipes import recipe
 

@@ -1,7 +1,7 @@
 """Delayed attention training, for any model that torch can train."""
 
-from latebloom.delay.controller import DelayedAttention
 from latebloom.delay.find import find_attention
+from latebloom.delay.hooks import DelayedAttention
 from latebloom.delay.triggers import Trigger, at_fraction, at_step, at_tokens, when, when_beyond, when_plateau
 
 __all__ = [

@@ -21,7 +21,7 @@ class Moment:
     measure: Callable[[float], float] | None = None
     """Held-out state-tracking accuracy at a multiple of the training length."""
     tokens: int = 0
-    """Tokens seen, where somebody counts them (`DelayedAttention.saw`)."""
+    """Tokens seen, where somebody counts them (`DelayedAttention.count_tokens`)."""
     reports: tuple[float, ...] = ()
     """Values of a metric that were reported since the last question (`DelayedAttention.report`)."""
 
@@ -136,7 +136,7 @@ class AtTokens(Trigger):
 
     def decide(self, moment: Moment, memory: dict[str, Any]) -> str | None:
         if moment.tokens == 0:
-            raise ConfigError("until: at_tokens was told of no tokens; call delay.saw(tokens) for every batch")
+            raise ConfigError("until: at_tokens was told of no tokens; call delay.count_tokens(tokens) for every batch")
         if moment.tokens >= self.tokens:
             return f"{moment.tokens} tokens were seen"
         return _latest(moment, self.latest, f"{self.tokens} tokens")
@@ -220,7 +220,7 @@ def when_beyond(threshold: float = 0.95, *, latest: int, **settings: Any) -> Whe
 
 
 def at_tokens(tokens: int, *, latest: int) -> AtTokens:
-    """Let attention in after this many tokens, or at the latest step; tell the delay with `delay.saw(tokens)`."""
+    """Enable attention after this many tokens, counted by `delay.count_tokens(tokens)`, or at the latest step."""
     return AtTokens(tokens=tokens, latest=latest)
 
 

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from latebloom.errors import CheckpointError
 
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, 2)
+"""Formats that this version reads; `older_checkpoints` upgrades the contents of the first."""
 _TEMPORARY = ".writing-"
 
 
@@ -64,18 +66,19 @@ def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Tensor]], state: 
     return target
 
 
-def load_checkpoint(path: Path, run: str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Tensors and state of a checkpoint; refuses one that is damaged or belongs to another run."""
+def load_checkpoint(path: Path, *runs: str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """Return the tensors and the state of a checkpoint; refuse one that is damaged or belongs to none of the runs."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
     try:
         header = json.loads((path / "state.json").read_bytes())
-        if header["format"] != FORMAT:
-            raise CheckpointError(f"checkpoint {path} has format {header['format']}; this version reads {FORMAT}")
-        if header["run"] != run:
+        if header["format"] not in READABLE:
+            known = " and ".join(map(str, READABLE))
+            raise CheckpointError(f"checkpoint {path} has format {header['format']}; this version reads {known}")
+        if header["run"] not in runs:
             raise CheckpointError(
-                f"checkpoint {path} belongs to another configuration ({header['run']}, not {run}); "
+                f"checkpoint {path} belongs to another configuration ({header['run']}, not {runs[0]}); "
                 "choose another folder with --out"
             )
         if header["state_digest"] != _digest(header["state"]):
@@ -92,6 +95,27 @@ def load_checkpoint(path: Path, run: str) -> tuple[dict[str, dict[str, Tensor]],
             f"checkpoint {path} is damaged or not one of ours ({type(error).__name__}: {error}); "
             "remove it to go on from the one before"
         ) from error
+
+
+class CheckpointStore:
+    """The checkpoints of one run or stack, of which the newest two are kept."""
+
+    def __init__(self, folder: Path, run: str, *earlier: str) -> None:
+        """`run` is the hash that new checkpoints get; `earlier` are other hashes of the same run."""
+        self.folder, self.run, self.earlier = folder, run, earlier
+
+    @property
+    def latest(self) -> Path | None:
+        return latest_checkpoint(self.folder)
+
+    def load_latest(self) -> tuple[Path, dict[str, dict[str, Tensor]], dict[str, Any]] | None:
+        """Return the path, the tensors and the state of the newest checkpoint, or None if there is none."""
+        newest = self.latest
+        return None if newest is None else (newest, *load_checkpoint(newest, self.run, *self.earlier))
+
+    def save(self, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
+        save_checkpoint(self.folder, tensors, state, self.run)
+        keep_newest(self.folder)
 
 
 def latest_checkpoint(folder: Path) -> Path | None:

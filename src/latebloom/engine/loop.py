@@ -1,27 +1,43 @@
-"""A run from beginning to end: steps, measurements, checkpoints, resumption, and the evaluation at the end."""
+"""Runs from beginning to end: steps, measurements, checkpoints, resumption, and the evaluation at the end."""
 
+import shutil
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from latebloom.config import RunConfig
-from latebloom.engine.checkpoint import keep_newest, latest_checkpoint, load_checkpoint, save_checkpoint
+from latebloom.engine.checkpoint import CheckpointStore, write_json
 from latebloom.engine.environment import choose_device
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.journal import Journal
+from latebloom.engine.older_checkpoints import upgrade
 from latebloom.engine.outcome import Observer, Progress, TrainedRun
-from latebloom.engine.stacked_run import refuse_member
+from latebloom.engine.stacks import refuse_member, stack_folder, stack_hash
 from latebloom.engine.surroundings import memory_kept, own_torch_state, stop_requests
 from latebloom.engine.trainer import Trainer
-from latebloom.errors import CheckpointError, InterruptedRun
-from latebloom.evaluation.evaluate import evaluate
-from latebloom.evaluation.result import Evaluation
+from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, full_disk_in_words
+from latebloom.evaluation.evaluate import evaluate_each
 from latebloom.kernels.precision import precision
 
-__all__ = ["Observer", "Progress", "TrainedRun", "run"]
+__all__ = ["NamedObserver", "Observer", "Outcome", "Progress", "TrainedRun", "run", "run_stacked"]
+
+SECONDS_BETWEEN_CHECKPOINTS = 20.0
+"""A stack does hundreds of steps a second and its checkpoint is large, so it is saved by wall-clock time."""
+
+NamedObserver = Callable[[str, Progress], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The runs that were trained, and the error of each that failed."""
+
+    trained: dict[str, TrainedRun]
+    failed: dict[str, NonFiniteLossError]
 
 
 def run(
@@ -31,140 +47,232 @@ def run(
     device: str | None = None,
     observe: Observer | None = None,
 ) -> TrainedRun:
-    """Train a run, or go on with it, or give back the finished one that the folder holds."""
-    chosen = choose_device(device)
+    """Train a run, or continue it, or return the finished one that the folder holds."""
     folder = None if out is None else RunFolder(out)
     if folder is not None:
         refuse_member(folder)
-    with folder.opened(config, str(chosen)) if folder else nullcontext():
-        if folder is not None and folder.is_finished:
-            return TrainedRun.load(folder.path)
-        with (
-            own_torch_state(chosen),
-            precision(config.training.precision),
-            memory_kept() if chosen.type == "cpu" else nullcontext(),
-            stop_requests() as stop_requested,
-        ):
-            return _Run(Journal(config, folder, observe), chosen, stop_requested).finish()
+    store = None if folder is None else CheckpointStore(folder.checkpoints, config.hash)
+    outcome = _train({"": Journal(config, folder, observe)}, store, None, choose_device(device))
+    for error in outcome.failed.values():
+        raise error
+    return outcome.trained[""]
 
 
-class _Run:
-    """The loop's state outside the trainer: clock, checkpoints, journal."""
+def run_stacked(
+    configs: dict[str, RunConfig],
+    out: str | Path | None,
+    device: torch.device,
+    *,
+    observe: NamedObserver = lambda name, seen: None,
+    capture: bool = True,
+) -> Outcome:
+    """Train runs that may share a stack (`stack_key`) as one program, or continue them, in `out/NAME` each."""
+    journals = {
+        name: Journal(
+            config,
+            None if out is None else RunFolder(Path(out) / name),
+            lambda seen, name=name: observe(name, seen),
+        )
+        for name, config in configs.items()
+    }
+    place = None if out is None else Path(out) / stack_folder(configs)
+    store = None if place is None else CheckpointStore(place / "checkpoints", stack_hash(configs))
+    return _train(journals, store, place, device, stacked=True, capture=capture)
 
-    def __init__(self, journal: Journal, device: torch.device, stop_requested: Callable[[], bool]) -> None:
-        self.config, self.folder, self.journal = journal.config, journal.folder, journal
-        self.stop_requested = stop_requested
-        self.trainer = Trainer(self.config, device)
+
+def _train(
+    journals: dict[str, Journal],
+    store: CheckpointStore | None,
+    stack: Path | None,
+    device: torch.device,
+    *,
+    stacked: bool = False,
+    capture: bool = True,
+) -> Outcome:
+    configs = {name: journal.config for name, journal in journals.items()}
+    with ExitStack() as opened:
+        for journal in journals.values():
+            if journal.folder is not None:
+                opened.enter_context(journal.folder.opened(journal.config, str(device)))
+        if not stacked and (folder := journals[""].folder) is not None and folder.is_finished:
+            return Outcome({"": TrainedRun.load(folder.path)}, {})
+        opened.enter_context(own_torch_state(device))
+        opened.enter_context(precision(next(iter(configs.values())).training.precision))
+        if device.type == "cpu":
+            opened.enter_context(memory_kept())
+        stop_requested = opened.enter_context(stop_requests())
+        if stack is not None:
+            opened.enter_context(full_disk_in_words(stack.parent))
+            (stack / "checkpoints").mkdir(parents=True, exist_ok=True)
+            write_json(stack / "members.json", {name: config.hash for name, config in configs.items()})
+        try:
+            trainer = Trainer(list(configs.values()), device, stacked=stacked, capture=capture)
+            outcome = _Loop(journals, trainer, store, stop_requested).finish()
+        finally:
+            for journal in journals.values():
+                journal.close()
+        if stack is not None and not outcome.failed:
+            shutil.rmtree(stack, ignore_errors=True)  # every run has its own model now
+        return outcome
+
+
+class _Loop:
+    """What surrounds a trainer: wall-clock time, checkpoints, journals."""
+
+    def __init__(
+        self,
+        journals: dict[str, Journal],
+        trainer: Trainer,
+        store: CheckpointStore | None,
+        stop_requested: Callable[[], bool],
+    ) -> None:
+        self.names, self.journals = list(journals), list(journals.values())
+        self.trainer, self.store, self.stop_requested = trainer, store, stop_requested
+        self.training = trainer.shared.training
+        self.is_stack = self.names != [""]
         self.seconds_before, self.started = 0.0, time.monotonic()
-        self.last_checkpoint: Path | None = None
+        self.saved_at = time.monotonic()
         self._resume()
 
     def _resume(self) -> None:
-        journal_state = None
-        if self.folder is not None:
-            self.last_checkpoint = latest_checkpoint(self.folder.checkpoints)
-        if self.last_checkpoint is not None:
-            tensors, state = load_checkpoint(self.last_checkpoint, self.config.hash)
+        states: Sequence[Any] = [None] * len(self.journals)
+        found = None if self.store is None else self.store.load_latest()
+        if found is not None:
+            path, tensors, state = found
             try:
+                tensors, state = upgrade(tensors, state)
                 self.trainer.load(tensors, state["trainer"])
-                self.seconds_before, journal_state = state["seconds"], state["journal"]
-            except (KeyError, TypeError, ValueError, RuntimeError) as error:
+                self.seconds_before, states = state["seconds"], state["journals"]
+            except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
                 raise CheckpointError(
-                    f"checkpoint {self.last_checkpoint} is not one of this run's ({type(error).__name__}); "
-                    "remove it to go on from the one before"
+                    f"checkpoint {path} does not fit this run ({type(error).__name__}); "
+                    "remove it to continue from the one before"
                 ) from error
-        self.journal.open(journal_state)
+        for journal, state in zip(self.journals, states, strict=True):
+            journal.open(state)
 
     @property
     def seconds(self) -> float:
         return self.seconds_before + time.monotonic() - self.started
 
-    def finish(self) -> TrainedRun:
-        trainer, training = self.trainer, self.config.training
-        try:
-            self._tell(trainer.phase_name)
-            while trainer.step < training.steps:
-                switched = trainer.advance()
-                is_last = trainer.step == training.steps
-                if is_last or switched or trainer.step % training.log_every == 0:
-                    self._log()
-                if switched and trainer.delay is not None:
-                    self.journal.switched(trainer.step, trainer.delay.switch_reason)
-                if is_last or trainer.step % training.check_every == 0:
-                    self._check()
-                stopping = self.stop_requested()
-                if is_last or stopping or trainer.step % training.checkpoint_every == 0:
-                    self._save()
-                if stopping and not is_last:
-                    raise self._interrupted()
-            seconds = self.seconds
-            if trainer.delay is not None:
-                trainer.delay.remove()  # what is tested is what is saved
-            return self.journal.conclude(
-                trainer.model,
-                self._test(),
-                switch_step=None if trainer.delay is None else trainer.delay.switch_step,
-                switch_reason=None if trainer.delay is None else trainer.delay.switch_reason,
-                seconds=seconds,
-                stacked=1,
-            )
-        finally:
-            self.journal.close()
+    def finish(self) -> Outcome:
+        """Train to the last step, evaluate, and write what the finished runs leave behind."""
+        trainer, training = self.trainer, self.training
+        self._tell(trainer.alive)
+        while trainer.step < training.steps:
+            switched = trainer.advance()
+            is_last = trainer.step == training.steps
+            if is_last or trainer.step % training.log_every == 0:
+                self._log(range(len(self.journals)))
+            elif switched:
+                self._log(switched)
+            for index in set(switched) & set(trainer.alive):
+                self.journals[index].switched(trainer.step, trainer.runs[index].switch.reason)
+            if is_last or trainer.step % training.check_every == 0:
+                self._check()
+            stopping = self.stop_requested()
+            if is_last or stopping or self._checkpoint_is_due():
+                self._save()
+            if not trainer.alive:
+                return self._conclude([], self.seconds)
+            if stopping and not is_last:
+                raise self._interrupted()
+        seconds = self.seconds
+        return self._conclude(self._evaluate(), seconds)
 
-    def _log(self) -> None:
-        self._refuse_bad_loss()
+    def _checkpoint_is_due(self) -> bool:
+        if self.is_stack:
+            return time.monotonic() - self.saved_at > SECONDS_BETWEEN_CHECKPOINTS
+        return self.trainer.step % self.training.checkpoint_every == 0
+
+    def _log(self, indices: Sequence[int]) -> None:
         trainer = self.trainer
-        self.journal.log(trainer.step, trainer.phase_done, trainer.rate_done, trainer.read_means())
-        self._tell(trainer.phase_name)
+        trainer.find_failures()
+        alive = [index for index in indices if index in set(trainer.alive)]
+        for index, means in trainer.read_means(indices).items():
+            if index in alive:
+                run = trainer.runs[index]
+                self.journals[index].log(trainer.step, run.phase_done, run.rate_done, means)
+        self._tell(alive)
 
     def _check(self) -> None:
-        counts = [self.trainer.check(tested) for tested in self.config.watched_lengths]
-        self.journal.checked(self.trainer.step, counts, self.trainer.withheld)
-        self._tell(self.trainer.phase_name)
+        trainer = self.trainer
+        lengths = sorted({length for journal in self.journals for length in journal.config.watched_lengths})
+        if not trainer.alive:
+            return
+        counts = {length: trainer.check(length) for length in lengths}
+        for index in trainer.alive:
+            journal = self.journals[index]
+            own = [counts[length][index] for length in journal.config.watched_lengths]
+            journal.checked(trainer.step, own, trainer.runs[index].stage(trainer.step).withheld)
+        self._tell(trainer.alive)
 
-    def _refuse_bad_loss(self) -> None:
-        bad = self.trainer.first_bad_step()
-        if bad is not None:
-            switch = None if self.trainer.delay is None else self.trainer.delay.switch_step
-            raise self.journal.non_finite(bad, switch, self.last_checkpoint)
+    def _tell(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            self.journals[index].tell(self.trainer.step, self.trainer.runs[index].stage(self.trainer.step).phase)
 
     def _save(self) -> None:
-        self._refuse_bad_loss()
-        if self.folder is None:
+        """Keep a checkpoint, unless no run is worth continuing."""
+        self.trainer.find_failures()
+        self.saved_at = time.monotonic()
+        if self.store is None or not self.trainer.alive:
             return
         state = {
             "step": self.trainer.step,
             "trainer": self.trainer.state(),
             "seconds": self.seconds,
-            "journal": self.journal.state(),
+            "journals": [journal.state() for journal in self.journals],
         }
-        self.last_checkpoint = save_checkpoint(self.folder.checkpoints, self.trainer.tensors(), state, self.config.hash)
-        keep_newest(self.folder.checkpoints)
+        self.store.save(self.trainer.tensors(), state)
 
     def _interrupted(self) -> InterruptedRun:
-        step, steps = self.trainer.step, self.config.training.steps
-        if self.folder is None:
-            return InterruptedRun(f"stopped at step {step} of {steps}; nothing was saved, because no folder was given")
-        return InterruptedRun(
-            f"stopped at step {step} of {steps} and saved; go on with: latebloom train --out {self.folder.path}"
-        )
+        step, steps = self.trainer.step, self.training.steps
+        stopped = f"stopped{f' {len(self.names)} runs' * self.is_stack} at step {step} of {steps}"
+        if self.store is None:
+            return InterruptedRun(f"{stopped}; nothing was saved, because no folder was given")
+        folder = self.store.folder.parent
+        if self.is_stack:
+            return InterruptedRun(f"{stopped}; saved in {folder.parent}")
+        return InterruptedRun(f"{stopped} and saved; continue with: latebloom train --out {folder}")
 
-    def _test(self) -> Evaluation:
+    def _evaluate(self) -> list[Any]:
+        trainer, shared = self.trainer, self.trainer.shared
+
         def tell(share: float) -> None:
-            self._tell("testing", share)
+            for index in trainer.alive:
+                self.journals[index].tell(trainer.step, "testing", share)
             if self.stop_requested():
                 raise self._interrupted()
 
-        return evaluate(
-            self.trainer.model,
-            self.config.task,
-            self.config.test_lengths,
-            training_length=self.config.training.length,
-            sequences=self.config.evaluation.sequences,
-            seed=self.config.seed,
-            device=self.trainer.device,
-            progress=tell,
-        )
+        with trainer.current_gates() as each:
+            return evaluate_each(
+                each,
+                shared.task,
+                shared.test_lengths,
+                training_length=shared.training.length,
+                sequences=shared.evaluation.sequences,
+                seeds=trainer.seeds,
+                device=trainer.device,
+                progress=tell,
+            )
 
-    def _tell(self, phase: str, tested: float = 0.0) -> None:
-        self.journal.tell(self.trainer.step, phase, tested)
+    def _conclude(self, evaluations: list[Any], seconds: float) -> Outcome:
+        trained: dict[str, TrainedRun] = {}
+        failed: dict[str, NonFiniteLossError] = {}
+        last = None if self.store is None or self.is_stack else self.store.latest
+        for index, (name, journal) in enumerate(zip(self.names, self.journals, strict=True)):
+            run = self.trainer.runs[index]
+            if journal.folder is not None and journal.folder.is_finished:  # killed while these were written
+                trained[name] = TrainedRun.load(journal.folder.path)
+            elif run.failed_step is not None:
+                failed[name] = journal.non_finite(run.failed_step, run.switch.step, last)
+            else:
+                trained[name] = journal.conclude(
+                    self.trainer.backend.model(index),
+                    evaluations[index],
+                    switch_step=run.switch.step,
+                    switch_reason=run.switch.reason,
+                    seconds=seconds,
+                    stacked=len(self.names),
+                )
+        return Outcome(trained, failed)

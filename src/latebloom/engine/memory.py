@@ -5,8 +5,8 @@ from dataclasses import replace
 import torch
 
 from latebloom.config import RunConfig
-from latebloom.engine.stacked_trainer import StackedTrainer
 from latebloom.engine.surroundings import own_torch_state
+from latebloom.engine.trainer import Trainer
 from latebloom.errors import ConfigError
 
 SHARE = 0.4
@@ -34,7 +34,8 @@ def _peak(config: RunConfig, device: torch.device, count: int) -> int:
     torch.cuda.synchronize(device)
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    trainer = StackedTrainer([replace(config, seed=seed, delay=None) for seed in range(count)], device, capture=False)
+    configs = [replace(config, seed=seed, delay=None) for seed in range(count)]
+    trainer = Trainer(configs, device, stacked=True, capture=False)
     trainer.rehearse(config.training.length)
     torch.cuda.synchronize(device)
     return torch.cuda.max_memory_allocated(device) - before

@@ -2,7 +2,8 @@
 
 from math import cos, pi
 
-from latebloom.engine.settings import Delay, Phase, Training
+from latebloom.delay.policy import Delay
+from latebloom.engine.settings import Phase, Training
 
 
 def rate_of_step(training: Training, delay: Delay | None, switch_step: int | None, step: int) -> float:

@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from latebloom.delay.controller import Hold
-from latebloom.delay.triggers import Trigger
 from latebloom.errors import require
 from latebloom.fields import check_fields
 from latebloom.kernels.precision import Precision
@@ -33,29 +31,6 @@ class Phase:
         require(self.warmup >= 0, "warmup", self.warmup, "0 or more")
         require(self.cycles >= 1, "cycles", self.cycles, "1 or more")
         require(self.batch_size >= 1, "batch_size", self.batch_size, "1 or more")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Delay:
-    """How attention is held back, what is not asked meanwhile, and until when."""
-
-    until: Trigger
-    """What ends the delay."""
-    hold: Hold = "bypass"
-    """How attention is held back."""
-    ramp_steps: int = 0
-    """With hold ramp: the steps in which the gate rises to 1 after the switch."""
-    withhold: tuple[str, ...] = ()
-    """Answers that are not asked until the switch; the paper's form asks all from the start."""
-
-    def __post_init__(self) -> None:
-        if isinstance(self.withhold, str):  # a single name is as good as a row of one
-            object.__setattr__(self, "withhold", (self.withhold,))
-        check_fields(self)
-        if self.hold == "ramp":
-            require(self.ramp_steps >= 1, "ramp_steps", self.ramp_steps, "1 or more with hold ramp")
-        else:
-            require(self.ramp_steps == 0, "ramp_steps", self.ramp_steps, f"0 with hold {self.hold}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,200 +1,279 @@
-"""One run in progress: everything that a step changes, and everything a resumed run needs."""
+"""Runs in progress: everything that a step changes, and everything that a resumed run needs.
 
-from typing import Any
+One trainer drives one run on a CPU, one on a GPU, and hundreds on a GPU. What differs is in the backend.
+
+Shapes: S runs, R roles of parameters, N numbers that are logged.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from latebloom.config import RunConfig
-from latebloom.delay.controller import DelayedAttention
+from latebloom.delay.triggers import Moment
+from latebloom.engine.backend import Alone
 from latebloom.engine.capture import Captured
+from latebloom.engine.loss import answer_losses, total_loss
 from latebloom.engine.noise import StateNoise
-from latebloom.engine.schedule import rate_of_step
-from latebloom.engine.settings import Phase
-from latebloom.engine.step import answer_losses, build_optimizer, set_rates, total_loss
-from latebloom.evaluation.accuracy import Count, count_correct
+from latebloom.engine.run_state import RunState
+from latebloom.engine.stacked import Stacked
+from latebloom.engine.stacks import check_stackable
+from latebloom.evaluation.accuracy import Count, count_correct, evaluating
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.tasks.stream import Stream
 
 CHECK_SEQUENCES = 256
-"""How many held-out sequences a check during training asks."""
+"""How many held-out sequences a check during training takes."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StepForm:
+    """What the runs of a step share, known to the host; a step is captured once for each form.
+
+    None stands for what differs between the runs; the step reads it from the device.
+    """
+
+    length: int
+    batch_size: int
+    gate: float | None
+    withheld: tuple[str, ...] | None
+    trains_attention: bool | None
 
 
 class Trainer:
-    """Model, optimizer, delay and data position of one run."""
+    """Models, optimizers, delays and data positions of runs that may be trained as one program (`stack_key`)."""
 
-    def __init__(self, config: RunConfig, device: torch.device, *, capture: bool = True) -> None:
-        self.config, self.device = config, device
-        self.step = 0
-        self.phase_done = ""  # the phase of the last step, which at the switch is not that of the next
-        self.rate_done = 0.0
-        torch.manual_seed(config.seed)
-        self.model = SequenceModel(config.model, config.task.vocabulary_size).to(device)
-        self.optimizer = build_optimizer(self.model, config.training)
-        self.stream = Stream(config.task, config.seed, config.training.length)
-        self.delay = self._build_delay()
-        self._noise = StateNoise(self.model)
-        # Sums since the last reading, on the device: reading them every step would make the host wait.
-        self._named = ["loss", "gradient_norm", *(f"loss_{name}" for name in config.task.answers)]
-        self._sums = torch.zeros(len(self._named), device=device)
-        self._summed = 0
-        self._first_bad_step = torch.full((), -1, dtype=torch.int64, device=device)
-        self._index = torch.zeros((), dtype=torch.int64, device=device)
+    def __init__(
+        self, configs: Sequence[RunConfig], device: torch.device, *, stacked: bool | None = None, capture: bool = True
+    ) -> None:
+        """Build the models from their seeds. One run is trained alone unless `stacked` is True."""
+        check_stackable(configs)
+        self.device, self.step = device, 0
+        self.runs = [RunState(config) for config in configs]
+        self.shared = configs[0]
+        """The configuration of the first run, for what all of them share."""
+        task, training = self.shared.task, self.shared.training
+        models = [_first_model(config) for config in configs]
+        if len(models) > 1 if stacked is None else stacked:
+            self.backend = Stacked(models, training, device)
+        else:
+            self.backend = Alone(models[0], training, device)
+        self.stream = Stream(task, 0, training.length)
         self.captured = Captured(device, capture)
+        self.seeds = torch.tensor([config.seed for config in configs], device=device)
+        self._noise = StateNoise(self.backend.template)
+        self._state_noise = _common([config.training.state_noise for config in configs])
+        self._per_token = _common([config.training.weigh == "positions" for config in configs])
+        self._index = torch.zeros((), dtype=torch.int64, device=device)
+        # What a step reads of each run: learning rates and step counts of the roles, gate, state noise, whether the
+        # loss is averaged per token, and which answers are in the loss.
+        roles = len(self.backend.roles)
+        self._control_sizes = [roles, roles, 1, 1, 1, len(task.answers)]
+        self._controls = torch.zeros(len(configs), sum(self._control_sizes), device=device)
+        # Sums since the last reading stay on the device: reading them every step would make the host wait.
+        self._logged = ["loss", "gradient_norm", *(f"loss_{name}" for name in task.answers)]
+        self._sums = torch.zeros(len(configs), len(self._logged), device=device)
+        self._first_bad = torch.full((len(configs),), -1, dtype=torch.int64, device=device)
+        self._checked: dict[int, list[Count]] = {}
 
-    def _build_delay(self) -> DelayedAttention | None:
-        settings = self.config.delay
-        if settings is None:
-            return None
-        return DelayedAttention(
-            self.model,
-            self.optimizer,
-            until=settings.until,
-            hold=settings.hold,
-            ramp_steps=settings.ramp_steps,
-            steps=self.config.training.steps,
-            measure=self.state_tracking,
-            automatic=False,  # a captured step runs the optimizer without its hooks
-        )
-
-    @property
-    def holding(self) -> bool:
-        return self.delay is not None and self.delay.holding
-
-    @property
-    def phase_name(self) -> str:
-        return "delayed" if self.holding else "full"
-
-    @property
-    def phase(self) -> Phase:
-        return self.config.training.delayed if self.holding else self.config.training.full
-
-    @property
-    def rate(self) -> float:
-        """The learning rate of the next step."""
-        switch_step = None if self.delay is None else self.delay.switch_step
-        return rate_of_step(self.config.training, self.config.delay, switch_step, self.step)
-
-    def advance(self) -> bool:
-        """Do one step; True if attention was let in after it."""
-        training = self.config.training
-        self.phase_done = self.phase_name
-        switched_before = self.delay is not None and not self.delay.holding
-        factors = (
-            {"recurrence": training.recurrence_factor, "attention": training.attention_factor}
-            if switched_before
-            else {}
-        )
-        self.rate_done = self.rate
-        set_rates(self.optimizer, self.rate_done, factors)
-        length = self.stream.length(self.step)
-        gate = 1.0 if self.delay is None else self.delay.gate
-        key = (length, self.phase_name, "partly" if 0.0 < gate < 1.0 else gate)
-        self.captured.run(key, lambda: self._device_step(length))
+    def advance(self) -> list[int]:
+        """Do one step of every run; return the indices of the runs that enabled attention after it."""
+        form = self._form()
+        self._send_controls()
+        self.captured.run(form, lambda: self._device_step(form))
         self.step += 1
-        self._summed += 1
-        if self.delay is None:
-            return False
-        self.delay.before_step()  # a replayed step drops the gradients, but cannot tell the delay that it did
-        return self.delay.after_step()
+        self._checked = {}
+        switched = [index for index, run in enumerate(self.runs) if self._after_step(index, run)]
+        if switched:  # what a trigger measured was the model before the switch
+            self._checked = {}
+        return switched
 
-    def _device_step(self, length: int) -> None:
-        """One step on the device; reads and writes tensors that stay in place, so that it can be captured."""
-        config, training = self.config, self.config.training
-        self.optimizer.zero_grad(set_to_none=True)  # a capture that failed half-way may have left some
-        batch = config.task.batch(
-            config.seed, "train", self._index, length=length, size=self.phase.batch_size, device=self.device
-        )
-        batch = batch.without(self.withheld)
-        with self._noise.given(training.state_noise, config.seed, self._index, batch.shape):
-            losses = answer_losses(self.model, batch)
-        loss = total_loss(losses, batch, training.weigh)
-        loss.backward()
-        if self.delay is not None:
-            self.delay.before_step()
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), training.clip, foreach=True)
-        self.optimizer.step()
-        named = {"loss": loss, "gradient_norm": norm} | {f"loss_{name}": one for name, one in losses.items()}
-        nothing = torch.zeros_like(norm)
-        self._sums += torch.stack([named.get(name, nothing).detach() for name in self._named])
-        is_first = ~(torch.isfinite(loss) & torch.isfinite(norm)) & (self._first_bad_step < 0)
-        self._first_bad_step.copy_(torch.where(is_first, self._index, self._first_bad_step))
+    def rehearse(self, length: int) -> None:
+        """Do the largest step without changing a parameter, to see how much memory it takes."""
+        self._controls.zero_()  # no role has a step count, so none is trained
+        training = self.shared.training
+        batch_size = max(training.full.batch_size, training.delayed.batch_size)
+        self._device_step(StepForm(length, batch_size, 1.0, (), True))
+
+    def _form(self) -> StepForm:
+        stages = [run.stage(self.step) for run in self.runs]
+        training, length = self.shared.training, self.stream.length(self.step)
+        phase = _common([stage.phase for stage in stages])
+        batch_size = (training.delayed if phase == "delayed" else training.full).batch_size
+        gate, withheld = _common([stage.gate for stage in stages]), _common([stage.withheld for stage in stages])
+        # A stack is either uniform or mixed in everything, so that few forms have to be captured.
+        uniform = withheld is not None and (gate == 0.0 or (gate == 1.0 and phase == "full"))
+        if len(stages) > 1 and not uniform:
+            return StepForm(length, batch_size, None, None, None)
+        is_trained = stages[0].attention_since is not None
+        return StepForm(length, batch_size, gate if gate in (0.0, 1.0) else None, withheld, is_trained)
+
+    def _send_controls(self) -> None:
+        host = torch.tensor([self._controls_of(run) for run in self.runs])
+        if self.device.type == "cuda":
+            host = host.pin_memory()  # so that the copy does not wait for the device
+        self._controls.copy_(host, non_blocking=True)
+
+    def _controls_of(self, run: RunState) -> list[float]:
+        stage, training, rate = run.stage(self.step), run.config.training, run.rate(self.step)
+        run.phase_done, run.rate_done = stage.phase, rate
+        factors = run.rate_factors()
+        since = {"attention": stage.attention_since}
+        starts = [since.get(role, 0) for role in self.backend.roles]
+        return [
+            *(rate * factors.get(role, 1.0) for role in self.backend.roles),
+            *(0.0 if start is None else float(self.step - start + 1) for start in starts),
+            stage.gate,
+            training.state_noise,
+            float(training.weigh == "positions"),
+            *(float(name not in stage.withheld) for name in self.shared.task.answers),
+        ]
+
+    def _device_step(self, form: StepForm) -> None:
+        """Do one step of all runs; reads and writes tensors that stay in place, and never waits for the device."""
+        task, backend = self.shared.task, self.backend
+        rates, counts, gates, noises, per_tokens, included = self._controls.split(self._control_sizes, dim=1)
+
+        def one(
+            model: Any, seed: Tensor, gate: Tensor, noise: Tensor, per_token: Tensor, included: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            batch = task.batch(
+                seed, "train", self._index, length=form.length, size=form.batch_size, device=self.device
+            ).without(form.withheld or ())
+            backend.set_gate(gate if form.gate is None else form.gate)
+            deviation = noise if self._state_noise is None else self._state_noise
+            with self._noise.given(deviation, seed, self._index, batch.shape):
+                losses = answer_losses(model, batch)
+            loss = total_loss(
+                losses,
+                batch,
+                per_token if self._per_token is None else self._per_token,
+                dict(zip(task.answers, included, strict=True)) if form.withheld is None else None,
+            )
+            each = [losses.get(name, torch.zeros_like(loss)) for name in task.answers]
+            return loss, torch.stack([part.detach() for part in each])
+
+        backend.start_step()
+        losses, each = backend.each(one, self.seeds, gates[:, 0], noises[:, 0], per_tokens[:, 0], included)
+        backend.set_gate(1.0)
+        norms = backend.update(losses, rates, counts, form.trains_attention)
+        losses = losses.detach()
+        self._sums += torch.cat([losses[:, None], norms[:, None], each * included], dim=1)
+        is_first = ~(losses.isfinite() & norms.isfinite()) & (self._first_bad < 0)
+        self._first_bad.copy_(torch.where(is_first, self._index, self._first_bad))
         self._index += 1
 
-    @property
-    def withheld(self) -> tuple[str, ...]:
-        """Answers that are not asked now."""
-        return self.config.delay.withhold if self.holding and self.config.delay is not None else ()
+    def _after_step(self, index: int, run: RunState) -> bool:
+        run.summed += 1
+        delay = run.config.delay
+        # A run that has failed switches like the others, which must not depend on when its failure was noticed.
+        if delay is None or run.switch.step is not None:
+            return False
+        moment = Moment(self.step, run.config.training.steps, lambda multiple: self.state_tracking(multiple, index))
+        was_trained = run.stage(self.step).attention_since is not None
+        if not run.switch.update(delay.until, moment):
+            return False
+        run.switched()
+        if not was_trained:
+            self.backend.reset_attention(index)
+        return True
 
-    def read_means(self) -> dict[str, float]:
-        """Mean losses since the last reading; waits for the device."""
-        withheld = self.config.delay.withhold if self.config.delay and self.phase_done == "delayed" else ()
-        unasked = {f"loss_{name}" for name in withheld}
-        sums = zip(self._named, self._sums.tolist(), strict=True)
-        means = {name: value / self._summed for name, value in sums if name not in unasked}
-        self._sums.zero_()
-        self._summed = 0
+    def read_means(self, indices: Sequence[int] | None = None) -> dict[int, dict[str, float]]:
+        """Return the mean losses of some runs, or of all, since their last reading; waits for the device."""
+        chosen = list(range(len(self.runs))) if indices is None else list(indices)
+        rows = self._sums[chosen].tolist()
+        self._sums[chosen] = 0.0
+        means: dict[int, dict[str, float]] = {}
+        for index, row in zip(chosen, rows, strict=True):
+            run = self.runs[index]
+            left_out = {f"loss_{name}" for name in run.unsupervised()}
+            named = zip(self._logged, row, strict=True)
+            means[index] = {name: value / run.summed for name, value in named if name not in left_out}
+            run.summed = 0
         return means
 
-    def first_bad_step(self) -> int | None:
-        """The first step (1, 2, ...) whose loss, gradient or new weights are no numbers; waits for the device."""
-        step = int(self._first_bad_step)
-        if step >= 0:
-            return step + 1
-        finite = torch.stack([torch.isfinite(parameter).all() for parameter in self.model.parameters()])
-        return None if bool(finite.all()) else self.step
+    def find_failures(self) -> None:
+        """Mark the runs whose loss, gradient or weights are no longer finite; waits for the device."""
+        for run, bad, finite in zip(self.runs, self._first_bad.tolist(), self.backend.finite(), strict=True):
+            if run.failed_step is None and (bad >= 0 or not finite):
+                run.failed_step = bad + 1 if bad >= 0 else self.step
 
-    def check(self, length: int) -> Count:
-        """Held-out accuracy now."""
-        return count_correct(
-            self.model,
-            self.config.task,
-            length,
-            sequences=CHECK_SEQUENCES,
-            seed=self.config.seed,
-            split="validation",
-            device=self.device,
-        )
+    @property
+    def alive(self) -> list[int]:
+        """The indices of the runs that have not failed."""
+        return [index for index, run in enumerate(self.runs) if run.failed_step is None]
 
-    def state_tracking(self, multiple: float) -> float:
-        """Held-out accuracy of the state answer at a multiple of the training length."""
-        answer = self.config.task.state_answer
+    def check(self, length: int) -> list[Count]:
+        """Return the held-out accuracy of every run now."""
+        if length not in self._checked:  # triggers ask for one run after the other
+            with self.current_gates() as each:
+                self._checked[length] = count_correct(
+                    each,
+                    self.shared.task,
+                    length,
+                    sequences=CHECK_SEQUENCES,
+                    seeds=self.seeds,
+                    split="validation",
+                    device=self.device,
+                )
+        return self._checked[length]
+
+    @contextmanager
+    def current_gates(self) -> Iterator[Callable[..., Any]]:
+        """Yield `each` of the backend for evaluation, with attention gated as in the next step."""
+        gates = [run.stage(self.step).gate for run in self.runs]
+        common = _common(gates)
+        by_run = torch.tensor(gates, device=self.device)
+
+        def each(function: Callable[..., Any], *per_model: Tensor) -> Any:
+            def one(model: Any, gate: Tensor, *arguments: Any) -> Any:
+                self.backend.set_gate(common if common in (0.0, 1.0) else gate)
+                return function(model, *arguments)
+
+            return self.backend.each(one, by_run, *per_model)
+
+        try:
+            with evaluating(self.backend.template):
+                yield each
+        finally:
+            self.backend.set_gate(1.0)
+
+    def state_tracking(self, multiple: float, index: int) -> float:
+        """Return a run's held-out accuracy of the state answer at a multiple of the training length."""
+        answer = self.shared.task.state_answer
         assert answer is not None, "RunConfig refuses when_beyond for a task without a state answer"
-        return self.check(round(multiple * self.config.training.length)).accuracy_of(answer)
+        return self.check(round(multiple * self.shared.training.length))[index].accuracy_of(answer)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Weights, optimizer state and random states, by file and by name."""
-        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        optimizer = {
-            f"{names[id(parameter)]}/{key}": value
-            for parameter, state in self.optimizer.state.items()
-            for key, value in state.items()
-        }
-        randoms = {"cpu": torch.get_rng_state()}
-        if self.device.type == "cuda":
-            randoms["cuda"] = torch.cuda.get_rng_state(self.device)
-        weights = dict(self.model.state_dict())
-        return {"model": weights, "optimizer": optimizer, "random": randoms, "sums": {"sums": self._sums}}
+        """Return weights, optimizer state and sums, by file and by name."""
+        return {**self.backend.tensors(), "sums": {"sums": self._sums, "first_bad": self._first_bad}}
 
     def state(self) -> dict[str, Any]:
-        """Everything else, as plain data."""
-        delay = None if self.delay is None else self.delay.state_dict()
-        return {"step": self.step, "delay": delay, "summed": self._summed}
+        """Return everything else, as plain data."""
+        return {"step": self.step, "runs": [run.state_dict() for run in self.runs]}
 
     def load(self, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
-        """Take up where `tensors` and `state` were written."""
-        self.model.load_state_dict(tensors["model"])
-        parameters = dict(self.model.named_parameters())
-        self.optimizer.state.clear()
-        for name, value in tensors["optimizer"].items():
-            parameter, _, key = name.rpartition("/")
-            self.optimizer.state[parameters[parameter]][key] = value.to(self.device)
-        self.step, self._summed = state["step"], state["summed"]
-        if self.delay is not None:
-            self.delay.load_state_dict(state["delay"])
+        """Continue where `tensors` and `state` were taken."""
+        self.backend.load(tensors)
         self._sums.copy_(tensors["sums"]["sums"])
+        self._first_bad.copy_(tensors["sums"]["first_bad"])
+        self.step = state["step"]
         self._index.fill_(self.step)
-        randoms = tensors["random"]
-        torch.set_rng_state(randoms["cpu"])
-        if self.device.type == "cuda" and "cuda" in randoms:
-            torch.cuda.set_rng_state(randoms["cuda"], self.device)
+        for run, kept in zip(self.runs, state["runs"], strict=True):
+            run.load_state_dict(kept)
+
+
+def _common(values: Sequence[T]) -> T | None:
+    """Return the value that all share, or None if they differ."""
+    return values[0] if all(value == values[0] for value in values) else None
+
+
+def _first_model(config: RunConfig) -> SequenceModel:
+    torch.manual_seed(config.seed)
+    return SequenceModel(config.model, config.task.vocabulary_size)

@@ -1,10 +1,12 @@
-"""Accuracy by length on sequences a model has never seen.
+"""Accuracy by length on held-out sequences.
 
-Shapes: B sequences, T tokens, A asked answers, V vocabulary.
+Shapes: S models, B sequences, T tokens, A answers, V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +15,10 @@ from latebloom.errors import ConfigError, require
 from latebloom.evaluation.interval import binomial_interval
 from latebloom.tasks.task import Split, Task
 
-# Sequences are measured in pieces of about this many tokens, so that memory does not grow with the length.
 TOKENS_AT_ONCE = {"cpu": 1 << 14, "cuda": 1 << 18}
+"""Sequences are evaluated in pieces of about this many tokens, so that memory does not grow with the length."""
+STACK_FACTOR = {"cpu": 1, "cuda": 8}
+"""A stack evaluates this many times the tokens that one model would at once, so that every model has some."""
 
 
 @dataclass(frozen=True)
@@ -41,42 +45,65 @@ class Count:
         return binomial_interval(self.correct, self.sequences)
 
 
+def apply_to_one(model: nn.Module, function: Callable[..., Any], *per_model: Tensor) -> Any:
+    """Call `function(model, *arguments)`; arguments and results have a leading axis of one model."""
+    result = function(model, *(argument[0] for argument in per_model))
+    return tuple(part[None] for part in result) if isinstance(result, tuple) else result[None]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode for a while."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
 def count_correct(
-    model: nn.Module,
+    each: Callable[..., Any],
     task: Task,
     length: int,
     *,
     sequences: int,
-    seed: int,
+    seeds: Tensor,
     split: Split = "test",
     device: torch.device | str = "cpu",
     progress: Callable[[int], None] | None = None,
-) -> Count:
-    """Ask a model for the answers of `sequences` sequences. `progress` is told how many are done."""
+) -> list[Count]:
+    """Count the right answers of each of S models, on `sequences` sequences of its own seed (S,).
+
+    `each(function, *arguments)` calls a function of one model and its arguments for every model, such as
+    `partial(apply_to_one, model)`. `progress` is called with the number of sequences that are done.
+    """
     task.check_length(length)
-    kind = torch.device(device).type
-    at_once = max(1, TOKENS_AT_ONCE.get(kind, 1 << 14) // task.token_count(length))
-    rights: list[Tensor] = []
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            for first in range(0, sequences, at_once):
-                size = min(at_once, sequences - first)
+    kind, models = torch.device(device).type, seeds.shape[0]
+    budget = TOKENS_AT_ONCE.get(kind, 1 << 14) * (STACK_FACTOR.get(kind, 1) if models > 1 else 1)
+    at_once = max(1, budget // (task.token_count(length) * models))
+    found: list[Tensor] = []
+    with torch.inference_mode():
+        for first in range(0, sequences, at_once):
+            size = min(at_once, sequences - first)
+
+            def one(model: Any, seed: Tensor, first: int = first, size: int = size) -> Tensor:
                 batch = task.batch(seed, split, 0, length=length, size=size, first_row=first, device=device).scored()
-                logits = model(batch.tokens, batch.positions)
-                rights.append(logits.argmax(dim=-1) == batch.targets)
-                if progress is not None:
-                    progress(first + size)
-    finally:
-        model.train(was_training)
-    right = torch.cat(rights)  # (sequences, answers)
-    each = right.sum(dim=0).tolist()
-    return Count(length, sequences, int(right.all(dim=1).sum()), dict(zip(task.answers, each, strict=True)))
+                return model(batch.tokens, batch.positions).argmax(dim=-1) == batch.targets
+
+            found.append(each(one, seeds))
+            if progress is not None:
+                progress(first + size)
+    right = torch.cat(found, dim=1)  # (S, sequences, A)
+    answers, whole = right.sum(dim=1).tolist(), right.all(dim=2).sum(dim=1).tolist()
+    return [
+        Count(length, sequences, correct, dict(zip(task.answers, row, strict=True)))
+        for correct, row in zip(whole, answers, strict=True)
+    ]
 
 
 def check_lengths(task: Task, lengths: Sequence[int], sequences: int) -> list[int]:
-    """The lengths in order, each once; an error if there are none or one cannot be made."""
+    """Return the lengths in order, each once; raise if there are none or the task cannot make one."""
     require(sequences >= 1, "sequences", sequences, "1 or more")
     if not lengths:
         raise ConfigError("lengths: the list is empty; name at least one, such as 25,50,75")

@@ -15,7 +15,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from latebloom.delay.controller import DelayedAttention
+from latebloom.delay.hooks import DelayedAttention
 from latebloom.errors import ConfigError
 
 _delays: WeakKeyDictionary[Accelerator, int] = WeakKeyDictionary()

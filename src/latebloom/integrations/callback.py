@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from latebloom.delay.controller import DelayedAttention, Hold
 from latebloom.delay.find import Where
+from latebloom.delay.hooks import DelayedAttention
+from latebloom.delay.policy import Hold
 from latebloom.delay.triggers import Trigger
 from latebloom.errors import ConfigError
 

@@ -3,7 +3,7 @@
     L.Trainer(callbacks=[DelayedAttention(until=at_step(6_000))])
 
 The delay begins when training begins, is saved with every checkpoint and restored with it. Gate and phase are logged as
-`attention_gate` and `attention_held`. For `at_tokens`, call `callback.delay.saw(tokens)` in `training_step`.
+`attention_gate` and `attention_held`. For `at_tokens`, call `callback.delay.count_tokens(tokens)` in `training_step`.
 """
 
 from typing import Any

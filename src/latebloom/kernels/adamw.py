@@ -34,7 +34,7 @@ def adamw_(
 
     `ends` are the columns where the groups end; columns after the last of them are left alone. `scale` (S,) multiplies
     the gradients, `rates` and `counts` (S, G) are each group's learning rate and the number of its steps, this one
-    included; a group with the rate -1 is left alone, its moments too.
+    included; a group with the count 0 is left alone, its moments too.
     """
     beta_first, beta_second = settings.betas
     corrections = torch.stack([1 - beta_first**counts, (1 - beta_second**counts).sqrt()], dim=-1)  # (S, G, 2)
@@ -59,11 +59,11 @@ def adamw_loop(
     for group, end in enumerate(ends):
         columns, start = slice(start, end), end
         rate = rates[:, group, None]
-        moves = rate >= 0
         gradient = gradients[:, columns] * scale[:, None]
         mean = torch.lerp(first[:, columns], gradient, 1 - beta_first)
         square = beta_second * second[:, columns] + (1 - beta_second) * gradient * gradient
         correction, root = corrections[:, group, 0, None], corrections[:, group, 1, None]
+        moves = correction > 0  # zero before the first step
         decayed = parameters[:, columns] * (1 - rate * settings.weight_decay)
         moved = decayed - rate / correction * mean / (square.sqrt() / root + settings.epsilon)
         parameters[:, columns] = torch.where(moves, moved, parameters[:, columns])

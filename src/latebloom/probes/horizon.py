@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from latebloom.delay.controller import DelayedAttention
 from latebloom.delay.find import Where, survey
+from latebloom.delay.hooks import DelayedAttention
 from latebloom.delay.triggers import at_step
 from latebloom.errors import ConfigError, require
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from torch import nn
 
-from latebloom.delay.controller import example_of
 from latebloom.delay.find import Where, class_name, find_attention, is_own, survey
+from latebloom.delay.hooks import example_of
 from latebloom.delay.place import find_norm_after
 from latebloom.errors import ConfigError
 from latebloom.probes.grouping import joined_paths, pattern

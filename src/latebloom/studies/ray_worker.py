@@ -17,7 +17,7 @@ from threading import Event, Thread
 from typing import Any
 
 from latebloom.engine.outcome import Progress
-from latebloom.engine.stacked_run import stack_folder
+from latebloom.engine.stacks import stack_folder
 from latebloom.engine.surroundings import stop_requests
 from latebloom.errors import InterruptedRun
 from latebloom.studies.parcel import Parcel, pack, unpack

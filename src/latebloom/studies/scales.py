@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from latebloom.config import RunConfig
+from latebloom.delay.policy import Delay
 from latebloom.delay.triggers import Trigger, at_step
-from latebloom.engine.settings import Delay, Phase, Training
+from latebloom.engine.settings import Phase, Training
 from latebloom.evaluation.settings import Evaluating
 from latebloom.models.settings import Model, hybrid
 from latebloom.studies.plan import Scale

@@ -10,10 +10,9 @@ import torch
 from latebloom.config import RunConfig
 from latebloom.engine.checkpoint import latest_checkpoint
 from latebloom.engine.folder import RunFolder
-from latebloom.engine.loop import Progress, run
+from latebloom.engine.loop import Progress, run, run_stacked
 from latebloom.engine.memory import runs_that_fit
-from latebloom.engine.stacked_run import run_stacked
-from latebloom.engine.stacked_trainer import stack_key
+from latebloom.engine.stacks import stack_key
 from latebloom.errors import ConfigError, InterruptedRun, LatebloomError
 
 Configs = dict[str, RunConfig]

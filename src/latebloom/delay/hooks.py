@@ -1,13 +1,13 @@
-"""Delayed attention training for one model: holds attention back, and lets it in when the trigger says so.
+"""Delayed attention training for any model: hooks that apply the policy of `delay.policy`.
 
     delay = DelayedAttention(model, optimizer, until=at_step(6_000))
 
-That is all: the optimizer's own step moves the delay on. A loop that steps in another way (a captured step, say) gives
-`automatic=False` and calls `delay.before_step()` before clipping and `delay.after_step()` after each step.
+Nothing else is needed: the optimizer's own steps advance the delay. A loop that steps in another way (a captured step,
+say) passes `automatic=False` and calls `delay.before_step()` before clipping and `delay.after_step()` after each step.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -16,22 +16,15 @@ from torch import Tensor, nn
 from latebloom.delay.find import Found, Where, find_attention, is_own
 from latebloom.delay.gate import Gate, OutputGate, OwnGate
 from latebloom.delay.place import find_norm_after
+from latebloom.delay.policy import HOLDS, Delay, Hold, Stage, Switch, check_trigger, stage_at
 from latebloom.delay.triggers import Moment, Trigger, WhenBeyond
-from latebloom.errors import ConfigError, require, unknown
-
-Hold = Literal["bypass", "freeze", "ramp", "none"]
-HOLDS: dict[str, str] = {
-    "bypass": "attention is left out of the stream until the switch",
-    "freeze": "attention stands at its first weights and is not trained until the switch",
-    "ramp": "attention is left out until the switch, then let in by a gate that rises from 0 to 1",
-    "none": "attention is in and trained from the start, for comparison: all else of a delay is as it would be",
-}
+from latebloom.errors import ConfigError, unknown
 
 _delayed_models: WeakSet[nn.Module] = WeakSet()
 
 
 class DelayedAttention:
-    """Holds the attention of a model back until a trigger fires."""
+    """Hold the attention of a model back until a trigger fires."""
 
     def __init__(
         self,
@@ -51,8 +44,7 @@ class DelayedAttention:
             raise ConfigError(f"until: {until!r} is not a trigger; write for example until=at_step(6_000)")
         if hold not in HOLDS:
             raise unknown("hold", hold, HOLDS)
-        if hold == "ramp":
-            require(ramp_steps >= 1, "ramp_steps", ramp_steps, "1 or more with hold ramp")
+        self.settings = Delay(until=until, hold=hold, ramp_steps=ramp_steps)
         if steps is not None:
             check_trigger(until, steps)
         until.latest_step(steps)  # raises if the trigger needs to know the steps
@@ -67,13 +59,9 @@ class DelayedAttention:
             raise ConfigError(f"delay: this {type(model).__name__} has a delay already; call its remove() first")
         self.found = find_attention(model, where)
         self.gates = _build_gates(model, self.found, example)
-        self.model, self.until, self.ramp_steps = model, until, ramp_steps
-        self.hold: Hold = hold
-        self.steps, self.measure, self.automatic = steps, measure, automatic
+        self.model, self.steps, self.measure, self.automatic = model, steps, measure, automatic
         self.step, self.tokens = 0, 0
-        self.switch_step: int | None = None
-        self.switch_reason: str | None = None
-        self._memory: dict[str, Any] = {}
+        self._switch = Switch()
         self._reports: list[float] = []
         self._prepared = False
         self._ramp: Tensor | None = None
@@ -92,34 +80,49 @@ class DelayedAttention:
         self._set_gates()
 
     @property
+    def stage(self) -> Stage:
+        """What the policy says for the next step."""
+        return stage_at(self.settings, self.step, self._switch.step)
+
+    @property
+    def switch_step(self) -> int | None:
+        """The step after which attention was enabled; None until then."""
+        return self._switch.step
+
+    @property
+    def switch_reason(self) -> str | None:
+        """Why attention was enabled; None until then."""
+        return self._switch.reason
+
+    @property
     def holding(self) -> bool:
         """True until the switch."""
-        return self.switch_step is None
+        return self._switch.step is None
 
     @property
     def attention_held(self) -> bool:
-        """True while attention's parameters do not move."""
-        return self.holding and self.hold != "none"
+        """True while attention's parameters are not trained."""
+        return self.stage.attention_since is None
 
     @property
     def gate(self) -> float:
-        """How far attention is let in, from 0 to 1."""
-        return gate_at(self.step, self.hold, self.switch_step, self.ramp_steps)
+        """The factor on attention's output, from 0 to 1."""
+        return self.stage.gate
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Attention's parameters by name: what does not move during the delay."""
+        """Return attention's parameters by name; they do not change during the delay."""
         return self._parameters
 
-    def saw(self, tokens: int) -> None:
-        """Count tokens, for `at_tokens`."""
+    def count_tokens(self, tokens: int) -> None:
+        """Add the tokens of a batch to those seen so far, for `at_tokens`."""
         self.tokens += tokens
 
     def report(self, value: float) -> None:
-        """Tell the value of a metric, for `when_plateau`."""
+        """Report the value of a metric, for `when_plateau`."""
         self._reports.append(float(value))
 
     def before_step(self) -> None:
-        """Drop the gradients that are held back; by hand, call it before clipping and the optimizer's step."""
+        """Drop the gradients of held attention; by hand, call it before clipping and the optimizer's step."""
         if self.attention_held:
             # A gradient of zero would not do: weight decay and momentum move a parameter that has one.
             for parameter in self._parameters.values():
@@ -127,13 +130,13 @@ class DelayedAttention:
         self._prepared = True
 
     def after_step(self) -> bool:
-        """Move on by one step; True if attention was let in now. By hand, call it after the optimizer's step."""
+        """Advance by one step; return True if attention is enabled now. By hand, call it after the optimizer's step."""
         if self.automatic:
-            raise ConfigError("delay: the optimizer's own steps move this delay on; leave after_step() away")
+            raise ConfigError("delay: the optimizer's own steps advance this delay; do not call after_step()")
         return self._advance()
 
     def remove(self) -> None:
-        """Leave the model and the optimizer as they were found; once done, it does nothing more."""
+        """Restore the model and the optimizer as they were found; a second call does nothing."""
         if self.model not in _delayed_models:
             return
         for gate in self.gates:
@@ -147,9 +150,9 @@ class DelayedAttention:
         return {
             "step": self.step,
             "tokens": self.tokens,
-            "switch_step": self.switch_step,
-            "switch_reason": self.switch_reason,
-            "memory": dict(self._memory),
+            "switch_step": self._switch.step,
+            "switch_reason": self._switch.reason,
+            "memory": dict(self._switch.memory),
             "reports": list(self._reports),
         }
 
@@ -157,9 +160,8 @@ class DelayedAttention:
         missing = self.state_dict().keys() - (state or {}).keys()
         if missing:
             raise ConfigError(f"delay: this is not the state of a delay; it has no {', '.join(sorted(missing))}")
-        self.step, self.tokens, self.switch_step = state["step"], state["tokens"], state["switch_step"]
-        self.switch_reason, self._memory = state["switch_reason"], dict(state["memory"])
-        self._reports = list(state["reports"])
+        self.step, self.tokens, self._reports = state["step"], state["tokens"], list(state["reports"])
+        self._switch = Switch(state["switch_step"], state["switch_reason"], dict(state["memory"]))
         self._set_gates()
 
     def _attach(self) -> None:
@@ -200,21 +202,15 @@ class DelayedAttention:
         self.step += 1
         switched = False
         if self.holding:
+            was_held = self.attention_held
             moment = Moment(self.step, self.steps, self.measure, self.tokens, tuple(self._reports))
             self._reports = []
-            self.switch_reason = self.until.decide(moment, self._memory)
-            if self.switch_reason is not None:
-                if self.attention_held:
-                    self._forget_optimizer_state()
-                self.switch_step = self.step
-                switched = True
+            switched = self._switch.update(self.settings.until, moment)
+            if switched and was_held and self._optimizer is not None:
+                for parameter in self._parameters.values():  # its optimizer state begins fresh
+                    self._optimizer.state.pop(parameter, None)
         self._set_gates()
         return switched
-
-    def _forget_optimizer_state(self) -> None:
-        if self._optimizer is not None:
-            for parameter in self._parameters.values():
-                self._optimizer.state.pop(parameter, None)
 
     def _set_gates(self) -> None:
         value: float | Tensor = self.gate
@@ -228,10 +224,11 @@ class DelayedAttention:
 
     def __repr__(self) -> str:
         count = sum(parameter.numel() for parameter in self._parameters.values())
-        now = f"let in at step {self.switch_step}" if not self.holding else f"held back ({self.hold})"
-        if self.hold == "none":
-            now = "in from the start, for comparison"
-        lines = [f"DelayedAttention({now}, until={self.until}, {count:,} parameters)"]
+        hold = self.settings.hold
+        now = f"enabled at step {self.switch_step}" if not self.holding else f"held back ({hold})"
+        if hold == "none":
+            now = "enabled from the start, for comparison"
+        lines = [f"DelayedAttention({now}, until={self.settings.until}, {count:,} parameters)"]
         lines += [f"  attention  {gate}" for gate in self.gates]
         lines += [f"  not        {name}: {reason}" for name, reason in self.found.passed_over.items()]
         return "\n".join(lines)
@@ -277,20 +274,3 @@ def example_of(model: nn.Module) -> dict[str, Any] | None:
         return None
     device = next(model.parameters()).device
     return {"input_ids": torch.arange(1, 6, device=device)[None] % size, "use_cache": False}
-
-
-def gate_at(step: int, hold: Hold, switch_step: int | None, ramp_steps: int) -> float:
-    """How far attention is let in at a step, from 0 to 1; `switch_step` is None as long as there was no switch."""
-    if switch_step is None:
-        return 1.0 if hold in ("freeze", "none") else 0.0
-    return min(1.0, (step - switch_step + 1) / ramp_steps) if hold == "ramp" else 1.0
-
-
-def check_trigger(until: Trigger, steps: int) -> None:
-    """Raise if the trigger would fire only after training has ended."""
-    latest = until.latest_step(steps)
-    if latest >= steps:
-        raise ConfigError(
-            f"until: the switch at step {latest} is not before the last step {steps}; "
-            f"choose a step from 1 to {steps - 1}"
-        )

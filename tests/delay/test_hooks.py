@@ -122,7 +122,7 @@ def test_with_hold_none_training_is_the_same_bit_for_bit_as_without_a_delay(kind
             delay = DelayedAttention(model, optimizer, until=at_step(3), hold="none", automatic=automatic)
             assert delay.holding
             assert not delay.attention_held
-            assert "in from the start, for comparison" in repr(delay)
+            assert "enabled from the start, for comparison" in repr(delay)
         by_hand = None if automatic else delay
         torch.manual_seed(1)
         for _ in range(6):

@@ -1,0 +1,96 @@
+"""The policy of delayed attention training: what is in effect at a step, as a pure function of settings and switch.
+
+The engine applies it to its own models; `DelayedAttention` applies the same policy to any model, by hooks.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from latebloom.delay.triggers import Moment, Trigger
+from latebloom.errors import ConfigError, require
+from latebloom.fields import check_fields
+
+Hold = Literal["bypass", "freeze", "ramp", "none"]
+HOLDS: dict[str, str] = {
+    "bypass": "attention is left out of the residual stream until the switch",
+    "freeze": "attention is present but not trained until the switch",
+    "ramp": "attention is left out until the switch, then scaled by a gate that rises from 0 to 1",
+    "none": "attention is present and trained from the start; the rest of the delay applies, for comparison",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delay:
+    """How attention is held back, which answers are left out of the loss meanwhile, and until when."""
+
+    until: Trigger
+    """What ends the delay."""
+    hold: Hold = "bypass"
+    """How attention is held back."""
+    ramp_steps: int = 0
+    """With hold ramp: the steps in which the gate rises to 1 after the switch."""
+    withhold: tuple[str, ...] = ()
+    """Answers that are left out of the loss until the switch; in the paper's form, none."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.withhold, str):  # a single name is as good as a tuple of one
+            object.__setattr__(self, "withhold", (self.withhold,))
+        check_fields(self)
+        if self.hold == "ramp":
+            require(self.ramp_steps >= 1, "ramp_steps", self.ramp_steps, "1 or more with hold ramp")
+        else:
+            require(self.ramp_steps == 0, "ramp_steps", self.ramp_steps, f"0 with hold {self.hold}")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is in effect at one optimizer step."""
+
+    phase: Literal["delayed", "full"] = "full"
+    gate: float = 1.0
+    """The factor on attention's output, from 0 (left out) to 1."""
+    attention_since: int | None = 0
+    """The step at which attention's training began; None while it is not trained."""
+    withheld: tuple[str, ...] = ()
+    """Answers that are left out of the loss."""
+
+
+def stage_at(delay: Delay | None, step: int, switch_step: int | None) -> Stage:
+    """Return what is in effect at step 0, 1, ...; `switch_step` is None until the switch has happened."""
+    if delay is None:
+        return Stage()
+    trained_from_start = delay.hold == "none"
+    if switch_step is None:
+        gate = 1.0 if delay.hold in ("freeze", "none") else 0.0
+        return Stage("delayed", gate, 0 if trained_from_start else None, delay.withhold)
+    gate = min(1.0, (step - switch_step + 1) / delay.ramp_steps) if delay.hold == "ramp" else 1.0
+    return Stage("full", gate, 0 if trained_from_start else switch_step)
+
+
+@dataclass
+class Switch:
+    """Whether, when and why attention was enabled, and what the trigger remembers until then."""
+
+    step: int | None = None
+    reason: str | None = None
+    memory: dict[str, Any] = field(default_factory=dict)
+
+    def update(self, until: Trigger, moment: Moment) -> bool:
+        """Ask the trigger after a step; return True if attention is enabled now."""
+        if self.step is not None:
+            return False
+        self.reason = until.decide(moment, self.memory)
+        if self.reason is None:
+            return False
+        self.step = moment.step
+        return True
+
+
+def check_trigger(until: Trigger, steps: int) -> None:
+    """Raise if the trigger would fire only after training has ended."""
+    latest = until.latest_step(steps)
+    if latest >= steps:
+        raise ConfigError(
+            f"until: the switch at step {latest} is not before the last step {steps}; "
+            f"choose a step from 1 to {steps - 1}"
+        )

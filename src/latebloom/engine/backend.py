@@ -1,0 +1,155 @@
+"""What differs between one run and many: how a function of a model is applied, and how parameters are updated.
+
+Shapes: S models, R roles of parameters (see `parameters_by_role`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from latebloom.engine.settings import Training
+from latebloom.evaluation.accuracy import apply_to_one
+from latebloom.models.block import Residual
+from latebloom.models.sequence_model import SequenceModel
+
+
+class Backend(ABC):
+    """S models of one shape and their optimizer state."""
+
+    roles: list[str]
+    """The roles of the parameters, each with a learning rate of its own; attention is the last."""
+
+    def __init__(self, template: SequenceModel) -> None:
+        self.template = template
+        """The module that a call goes through; the gates and the state noise are set on its parts."""
+        parts = (module for module in template.modules() if isinstance(module, Residual))
+        self._attention = [part for part in parts if part.role == "attention"]
+
+    @abstractmethod
+    def each(self, function: Callable[..., Any], *per_model: Tensor) -> Any:
+        """Call `function(model, *arguments)` for every model; arguments and results have a leading axis S."""
+
+    def set_gate(self, gate: float | Tensor) -> None:
+        """Scale attention's output: a number for all models, or inside `each` a tensor for one."""
+        for part in self._attention:
+            part.gate = gate
+
+    def start_step(self) -> None:  # noqa: B027 (not every backend has something to do)
+        """Drop what the step before has left."""
+
+    @abstractmethod
+    def update(self, losses: Tensor, rates: Tensor, counts: Tensor, trains_attention: bool | None) -> Tensor:
+        """Update the parameters by the gradient of the losses (S,), and return the norms (S,) of the gradients.
+
+        `rates` (S, R) are learning rates, `counts` (S, R) the optimizer steps of each role with this one, 0 for a role
+        that is not trained. `trains_attention` is None where the models differ in that.
+        """
+
+    @abstractmethod
+    def reset_attention(self, index: int) -> None:
+        """Give the attention of one model a fresh optimizer state."""
+
+    @abstractmethod
+    def finite(self) -> list[bool]:
+        """Return whether the parameters of each model are finite; waits for the device."""
+
+    @abstractmethod
+    def model(self, index: int) -> SequenceModel:
+        """Return one of the models, on its own."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Return what a checkpoint keeps, by file and by name."""
+
+    @abstractmethod
+    def load(self, tensors: dict[str, dict[str, Tensor]]) -> None:
+        """Take over what `tensors` returned."""
+
+
+class Alone(Backend):
+    """One model: the module itself, the library's kernels and torch's AdamW."""
+
+    def __init__(self, model: SequenceModel, training: Training, device: torch.device) -> None:
+        super().__init__(model.to(device))
+        self.device, self.clip = device, training.clip
+        by_role = parameters_by_role(model)
+        self.roles = list(by_role)
+        self._held = list(by_role.get("attention", {}).values())
+        self.optimizer = torch.optim.AdamW(
+            # A rate is a tensor, so that a captured step reads the new rate when it is replayed.
+            [
+                {"params": list(parameters.values()), "lr": torch.tensor(0.0, device=device)}
+                for parameters in by_role.values()
+            ],
+            betas=training.betas,
+            weight_decay=training.weight_decay,
+            fused=True,
+            capturable=device.type == "cuda",
+        )
+
+    def each(self, function: Callable[..., Any], *per_model: Tensor) -> Any:
+        return apply_to_one(self.template, function, *per_model)
+
+    def start_step(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def update(self, losses: Tensor, rates: Tensor, counts: Tensor, trains_attention: bool | None) -> Tensor:
+        losses.sum().backward()
+        if not trains_attention:
+            # A gradient of zero would not do: weight decay and momentum move a parameter that has one.
+            for parameter in self._held:
+                parameter.grad = None
+        norm = nn.utils.clip_grad_norm_(self.template.parameters(), self.clip, foreach=True)
+        for group, rate in zip(self.optimizer.param_groups, rates[0], strict=True):
+            group["lr"].copy_(rate)
+        self.optimizer.step()
+        return norm[None]
+
+    def reset_attention(self, index: int) -> None:
+        for parameter in self._held:
+            self.optimizer.state.pop(parameter, None)
+
+    def finite(self) -> list[bool]:
+        return [bool(torch.stack([parameter.isfinite().all() for parameter in self.template.parameters()]).all())]
+
+    def model(self, index: int) -> SequenceModel:
+        return self.template
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        names = {id(parameter): name for name, parameter in self.template.named_parameters()}
+        optimizer = {
+            f"{names[id(parameter)]}/{key}": value
+            for parameter, state in self.optimizer.state.items()
+            for key, value in state.items()
+        }
+        random = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(self.device)
+        return {"model": dict(self.template.state_dict()), "optimizer": optimizer, "random": random}
+
+    def load(self, tensors: dict[str, dict[str, Tensor]]) -> None:
+        self.template.load_state_dict(tensors["model"])
+        parameters = dict(self.template.named_parameters())
+        self.optimizer.state.clear()
+        for name, value in tensors["optimizer"].items():
+            parameter, _, key = name.rpartition("/")
+            self.optimizer.state[parameters[parameter]][key] = value.to(self.device)
+        torch.set_rng_state(tensors["random"]["cpu"])
+        if self.device.type == "cuda" and "cuda" in tensors["random"]:
+            torch.cuda.set_rng_state(tensors["random"]["cuda"], self.device)
+
+
+def parameters_by_role(model: nn.Module) -> dict[str, dict[str, nn.Parameter]]:
+    """Return a model's parameters by name, in the groups that can have learning rates of their own."""
+    roles: dict[str, dict[str, nn.Parameter]] = {"recurrence": {}, "rest": {}, "attention": {}}
+    role_of: dict[int, str] = {}
+    for module in model.modules():
+        role = getattr(module, "role", None)
+        if role in ("recurrence", "attention"):
+            role_of |= {id(parameter): role for parameter in module.parameters()}
+    for name, parameter in model.named_parameters():
+        roles[role_of.get(id(parameter), "rest")][name] = parameter
+    return {role: parameters for role, parameters in roles.items() if parameters}

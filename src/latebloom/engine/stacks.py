@@ -1,0 +1,77 @@
+"""Which runs may be trained as one program, and where a stack of them keeps its checkpoints.
+
+Each run of a stack has a folder of its own with what it would have alone, except for the checkpoints: those are of the
+whole stack, in `stack-HASH/checkpoints` beside the folders of the runs.
+"""
+
+import hashlib
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+
+from latebloom.config import RunConfig
+from latebloom.delay.triggers import AtFraction, AtStep
+from latebloom.engine.checkpoint import latest_checkpoint
+from latebloom.engine.folder import RunFolder
+from latebloom.engine.settings import Phase
+from latebloom.errors import CheckpointError, ConfigError
+
+
+def stack_key(config: RunConfig) -> RunConfig:
+    """Return what runs must share to be trained as one: all but the seed, the learning rates, the averaging of the
+    loss, the state noise and the delay.
+
+    Where the phases have batches of different sizes, all runs must also switch at the same step; a trigger that
+    measures the model cannot promise that, so such a run stands alone.
+    """
+    training, delay = config.training, config.delay
+    phases = {name: Phase(batch_size=getattr(training, name).batch_size) for name in ("delayed", "full")}
+    same_size = delay is None or training.delayed.batch_size == training.full.batch_size
+    if same_size:
+        phases["delayed"] = phases["full"]
+    training = replace(
+        training, weigh="answers", state_noise=0.0, restart=True, recurrence_factor=1.0, attention_factor=1.0, **phases
+    )
+    shared = replace(config, training=training)
+    if delay is None or same_size:
+        return replace(shared, seed=0, delay=None)
+    return replace(shared, seed=0) if isinstance(delay.until, AtStep | AtFraction) else shared
+
+
+def check_stackable(configs: Sequence[RunConfig]) -> None:
+    """Raise unless runs may be trained as one program."""
+    if len(configs) > 1 and len({stack_key(config).hash for config in configs}) != 1:
+        raise ConfigError(
+            "these runs differ in more than seed, learning rates, averaging of the loss, state noise and delay, "
+            "so they cannot be stacked"
+        )
+
+
+def stack_hash(configs: dict[str, RunConfig]) -> str:
+    """Return twelve characters that two stacks share only if their runs are the same."""
+    members = "\n".join(f"{name} {config.hash}" for name, config in configs.items())
+    return hashlib.sha256(members.encode()).hexdigest()[:12]
+
+
+def stack_folder(configs: dict[str, RunConfig]) -> str:
+    """Return the name of the folder in which a stack of these runs keeps its checkpoints."""
+    return f"stack-{stack_hash(configs)}"
+
+
+def refuse_member(folder: RunFolder) -> None:
+    """Raise if a run was interrupted in a stack: the checkpoints are of all its runs, so alone it would start over."""
+    if folder.is_finished or latest_checkpoint(folder.checkpoints) is not None:
+        return
+    path = folder.path.absolute()
+    for parent in path.parents:
+        for file in parent.glob("stack-*/members.json"):
+            try:
+                members = RunFolder(file.parent).read_json(file)
+            except CheckpointError:
+                continue  # damaged or not ours: nothing that could be continued
+            if path.relative_to(parent).as_posix() in members and latest_checkpoint(file.parent / "checkpoints"):
+                words = folder.read_json(path / "environment.json", "command")["command"]
+                raise CheckpointError(
+                    f"{folder.path} was trained in a stack of {len(members)} runs and continues with them: "
+                    f"latebloom {shlex.join(words[1:])}; to train it alone from the beginning, remove {file.parent}"
+                )
