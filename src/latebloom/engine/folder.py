@@ -22,7 +22,7 @@ from typing import IO, Any
 from latebloom.config import RunConfig, load_config
 from latebloom.engine.checkpoint import write_json
 from latebloom.engine.environment import describe_environment
-from latebloom.errors import CheckpointError, ConfigError, full_disk_in_words
+from latebloom.errors import CheckpointError, ConfigError, catch_full_disk
 
 
 class RunFolder:
@@ -75,7 +75,7 @@ class RunFolder:
         if find_spec("safetensors") is None:
             raise ConfigError("out: keeping a run takes the package safetensors, which is not installed")
         try:
-            with full_disk_in_words(self.path):
+            with catch_full_disk(self.path):
                 self.checkpoints.mkdir(parents=True, exist_ok=True)
                 lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held until the context ends)
         except OSError as error:
@@ -87,7 +87,7 @@ class RunFolder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise CheckpointError(f"{self.path} is in use: another process is training there") from None
-            with full_disk_in_words(self.path):
+            with catch_full_disk(self.path):
                 self._claim(config, device)
                 yield
 

@@ -29,7 +29,7 @@ from latebloom.engine.journal import Journal
 from latebloom.engine.outcome import Progress, TrainedRun
 from latebloom.engine.stacked_trainer import StackedTrainer
 from latebloom.engine.surroundings import own_torch_state, stop_requests
-from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, full_disk_in_words
+from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, catch_full_disk
 from latebloom.evaluation.evaluate import evaluate_stacked
 from latebloom.kernels.precision import precision
 
@@ -70,7 +70,7 @@ def run_stacked(
         }
         place = None if out is None else Path(out) / stack_folder(configs)
         try:
-            with full_disk_in_words(out or ""):  # whichever of its folders is being written
+            with catch_full_disk(out or ""):  # whichever of its folders is being written
                 return _StackedRun(journals, place, device, stop_requested, capture).finish()
         finally:
             for journal in journals.values():
