@@ -2,6 +2,7 @@
 
 import sys
 from argparse import Namespace
+from pathlib import Path
 
 from latebloom.arguments import Parser, add_device, add_out, integer
 from latebloom.errors import ConfigError
@@ -31,18 +32,27 @@ def add_arguments(parser: Parser) -> None:
         metavar="HOST:PORT",
         help="address of a Ray cluster; auto looks for one on this machine (default: start one here)",
     )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the arms, runs and steps and about how long they take here"
+    )
 
 
 def run(options: Namespace) -> None:
     from rich.console import Console
 
-    from latebloom.study import list_all, run_study
+    from latebloom.dry_run import show_study
+    from latebloom.study import list_all, read_plan, run_study
 
     if options.list:
         list_all(Console(), options.name)
         return
     if options.name is None:
         raise ConfigError("study: give a name or a Python file; `latebloom study --list` shows the names")
+    if options.dry_run:
+        title, plan = read_plan(options.name, options.scale, options.seeds)
+        folder = options.out or Path("studies") / f"{title}-{options.scale}"
+        show_study(plan, folder, device=options.device, workers=options.workers)
+        return
     outcome = run_study(
         options.name,
         options.scale,

@@ -30,11 +30,18 @@ def add_arguments(parser: Parser) -> None:
         help="send curves to a tracker while the run trains; each tracker is an extra to install",
     )
 
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the configuration as JSON, what would be trained and about how long it takes; train nothing",
+    )
+
 
 def run(options: Namespace) -> None:
     from dataclasses import replace
 
     from latebloom.config import with_overrides
+    from latebloom.dry_run import show_run
     from latebloom.seeds import train_seeds
     from latebloom.train_view import note_short_warmups, train_one
 
@@ -42,16 +49,18 @@ def run(options: Namespace) -> None:
     if options.seed is not None:
         config = replace(config, seed=options.seed)
     config = with_overrides(config, options.overrides)
-    if options.seeds is None:
-        train_one(config, options.out or Path("runs") / f"{name}-{config.hash}", options.device, options.track)
-        return
-    if options.track is not None:
+    if options.seeds is not None and options.track is not None:
         raise ConfigError(
             f"--track {options.track} and --seeds {options.seeds} exclude each other; trackers follow one run"
         )
-    note_short_warmups(config)
-    out = options.out or Path("runs") / f"{name}-{config.hash}-seeds"
-    train_seeds(config, options.seeds, out, device=options.device)
+    out = options.out or Path("runs") / f"{name}-{config.hash}{'' if options.seeds is None else '-seeds'}"
+    if options.dry_run:
+        show_run(config, out, device=options.device, seeds=options.seeds)
+    elif options.seeds is None:
+        train_one(config, out, options.device, options.track)
+    else:
+        note_short_warmups(config)
+        train_seeds(config, options.seeds, out, device=options.device)
 
 
 def _choose_config(options: Namespace) -> "tuple[RunConfig, str]":

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from latebloom.config import RunConfig, load_config
+from latebloom.differences import describe_differences
 from latebloom.engine.checkpoint import write_json
 from latebloom.engine.environment import describe_environment
 from latebloom.errors import CheckpointError, ConfigError, catch_full_disk
@@ -53,6 +54,15 @@ class RunFolder:
             meant = f"; the runs below it are {below}" if below else ""
             raise CheckpointError(f"{self.path} holds no run: there is no config.json in it{meant}")
         return load_config(self.config_file)
+
+    def require_same_settings(self, config: RunConfig) -> None:
+        """Raise if the folder holds a run with other settings; the message names them."""
+        if self.config_file.exists() and (found := self.read_config()).hash != config.hash:
+            raise CheckpointError(
+                f"out: {self.path} holds a run with other settings "
+                f"({describe_differences(found.to_json(), config.to_json())}); "
+                "choose another folder, or leave these settings out to continue that run"
+            )
 
     def runs_below(self) -> list[Path]:
         """The folders of runs that stand in this one, which is none itself."""
@@ -98,12 +108,7 @@ class RunFolder:
             write_json(environment_file, here | {"resumed": []})
             write_json(self.config_file, config.to_json())
             return
-        found = self.read_config()
-        if found.hash != config.hash:
-            raise CheckpointError(
-                f"out: {self.path} holds another run ({found.hash}, not {config.hash}); "
-                "choose another folder, or leave the settings away to go on with the one that is there"
-            )
+        self.require_same_settings(config)
         if not self.is_finished:
             before = self.read_json(environment_file, "resumed")
             write_json(environment_file, before | {"resumed": [*before["resumed"], here]})
