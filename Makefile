@@ -1,36 +1,43 @@
-# make demo: see the cliff and how delayed attention avoids it.   make test: everything that CI runs.
+# make demo: train the same model with and without delayed attention, and compare.   make test: everything that CI runs.
 PYTHON ?= python3
 VENV := .venv
-STAMP := $(VENV)/.installed
+DEMO := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
+# Every version is pinned, also those of the build tools. torch is pinned in the same call as what depends on it.
+PIP_INSTALL := PIP_CONSTRAINT=constraints.txt $(VENV)/bin/pip install --disable-pip-version-check --editable
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test test-slow lint format clean
 
-demo: $(STAMP)
+demo: $(DEMO)
 	$(VENV)/bin/latebloom demo
 
 test: lint
 	$(VENV)/bin/pytest -n 2 -m "not slow"
 
-test-slow: $(STAMP)
+test-slow: $(DEV)
 	$(VENV)/bin/pytest -m slow --timeout 1800
 
-lint: $(STAMP)
+lint: $(DEV)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright
 
-format: $(STAMP)
+format: $(DEV)
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-# One pip call with every version pinned (also of what builds the package), so that torch is the pinned release.
-$(STAMP): pyproject.toml constraints.txt
+$(DEMO): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Latebloom needs Python 3.11 or later; set PYTHON=..."; exit 1; }
-	@echo "Setting up $(VENV) (once; two or three minutes, in which nothing is shown)"
+	@echo "Installing Latebloom and what it needs into $(VENV) (once, about a minute)"
 	@$(PYTHON) -m venv $(VENV)
-	@PIP_CONSTRAINT=constraints.txt $(VENV)/bin/pip install --quiet --disable-pip-version-check --editable ".[dev]"
-	@touch $(STAMP)
+	@$(PIP_INSTALL) .
+	@touch $@
+
+$(DEV): $(DEMO)
+	@echo "Installing the integrations and the development tools into $(VENV) (once, about two minutes)"
+	@$(PIP_INSTALL) ".[dev]"
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

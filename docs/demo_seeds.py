@@ -5,9 +5,8 @@
 Stopped and started again, it goes on where it was. `python docs/figures.py` then writes the table and the picture.
 """
 
+from argparse import ArgumentParser
 from pathlib import Path
-
-import tyro
 
 from latebloom.engine.checkpoint import write_json
 from latebloom.engine.environment import describe_environment
@@ -16,7 +15,7 @@ from latebloom.studies.demo import by_position, demo_configs, summarize
 from latebloom.studies.local import run_all
 
 
-def main(seeds: int = 10, out: Path = Path("runs/demo-seeds"), results: Path = Path("results/demo-seeds.json")) -> None:
+def main(seeds: int, out: Path, results: Path) -> None:
     """Train every arm for seeds 0, 1, ... on every core, and collect what each summary says."""
     configs = {}
     for seed in range(seeds):
@@ -42,4 +41,8 @@ def main(seeds: int = 10, out: Path = Path("runs/demo-seeds"), results: Path = P
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    parser = ArgumentParser(description=main.__doc__)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--out", type=Path, default=Path("runs/demo-seeds"), help="folder for the runs")
+    parser.add_argument("--results", type=Path, default=Path("results/demo-seeds.json"), help="results file")
+    main(**vars(parser.parse_args()))

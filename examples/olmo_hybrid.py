@@ -14,6 +14,7 @@ import shlex
 import signal
 import sys
 import time
+from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, fields
@@ -27,7 +28,6 @@ from typing import Any
 
 import torch
 import transformers
-import tyro
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
@@ -239,36 +239,17 @@ def show(found: dict[Job, lb.Evaluation]) -> None:
     Console().print(table)
 
 
-def main(
-    seeds: int = 1,
-    steps: int = 1_200,
-    sequences: int = 1_024,
-    learning_rate: float | None = None,
-    rotary: bool = True,
-    study: bool = False,
-    processes: int = 1,
-    results: Path = Path("runs/olmo-hybrid.json"),
-) -> None:
-    """Train a tiny OLMo-Hybrid jointly and with delayed attention, and compare them by length.
-
-    Args:
-        seeds: How many, from 10 on: those below were looked at when the settings were chosen.
-        steps: Of each run; attention is held back for the first third.
-        sequences: Tested at each length.
-        learning_rate: Of both arms, instead of what was chosen for each.
-        rotary: Positions in attention; the released checkpoints have none.
-        study: Choose each arm's learning rate on held-out seeds first.
-        processes: Runs beside each other, of one thread each.
-        results: The file of finished runs; the picture goes beside it.
-    """
-    job = partial(Job, steps=steps, sequences=sequences, rotary=rotary)
-    rates = CHOSEN if learning_rate is None else dict.fromkeys(ARMS, learning_rate)
-    if study:
+def main(options: Namespace) -> None:
+    """Train a tiny OLMo-Hybrid jointly and with delayed attention, and compare them by length."""
+    results, processes = options.results, options.processes
+    job = partial(Job, steps=options.steps, sequences=options.sequences, rotary=options.rotary)
+    rates: dict[str, float] = CHOSEN if options.learning_rate is None else dict.fromkeys(ARMS, options.learning_rate)
+    if options.study:
         tried = [job(arm=arm, seed=seed, learning_rate=rate) for seed, rate, arm in product(HELD_OUT, RATES, ARMS)]
         found = run_all(tried, results, processes)
         show(found)
         rates = {arm: best_rate(arm, found) for arm in ARMS}
-    chosen = range(FIRST_SEED, FIRST_SEED + seeds)
+    chosen = range(FIRST_SEED, FIRST_SEED + options.seeds)
     jobs = [job(arm=arm, seed=seed, learning_rate=rates[arm]) for seed, arm in product(chosen, ARMS)]
     found = run_all(jobs, results, processes)
     show(found)
@@ -276,5 +257,19 @@ def main(
     print(f"runs: {results}, picture: {picture}")
 
 
+def parse() -> Namespace:
+    parser = ArgumentParser(description=main.__doc__, formatter_class=ArgumentDefaultsHelpFormatter)
+    add = parser.add_argument
+    add("--seeds", type=int, default=1, help="number of seeds from 10 on; the settings were chosen on those below")
+    add("--steps", type=int, default=1_200, help="steps of each run; attention is disabled for the first third")
+    add("--sequences", type=int, default=1_024, help="test sequences at each length")
+    add("--learning-rate", type=float, help="learning rate of both arms, instead of the one chosen for each")
+    add("--rotary", action=BooleanOptionalAction, default=True, help="rotary positions, unlike the released model")
+    add("--study", action="store_true", help="first choose each arm's learning rate on held-out seeds")
+    add("--processes", type=int, default=1, help="runs at once, with one thread each")
+    add("--results", type=Path, default=Path("runs/olmo-hybrid.json"), help="file of the finished runs")
+    return parser.parse_args()
+
+
 if __name__ == "__main__":
-    tyro.cli(main)
+    main(parse())

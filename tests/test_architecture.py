@@ -9,7 +9,7 @@ import pytest
 import latebloom
 
 SOURCE = Path(latebloom.__file__).parent
-COMMON = {"errors", "choice", "fields"}
+COMMON = {"errors", "choice", "fields", "differences"}
 MAY_IMPORT = {
     "tasks": COMMON | {"tasks", "kernels"},
     "kernels": {"kernels"},

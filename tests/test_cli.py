@@ -13,6 +13,7 @@ import pytest
 
 import latebloom as latebloom_package
 from latebloom.cli import main
+from latebloom.commands import command_names
 from latebloom.errors import ConfigError
 from latebloom.lengths import parse_lengths
 
@@ -23,6 +24,7 @@ SMALL = [
 ]  # fmt: skip
 
 
+COMMANDS = command_names()
 TRIGGERS = [name for name in latebloom_package.__all__ if name.startswith(("at_", "when"))]
 
 
@@ -131,7 +133,7 @@ MISTAKES = {
         "out: /proc/latebloom cannot be written",
     ),
     "nothing": (["train"], "train: give --recipe NAME or --config FILE"),
-    "no run to go on with": (["train", "--out", "runs/dta"], "of a run to go on with; there is no runs/dta"),
+    "no run to go on with": (["train", "--out", "runs/dta"], "of a run to continue; there is no runs/dta"),
     "both": (["train", "--recipe", "demo-dat", "--config", "x.json"], "exclude each other"),
     "tracker": (["train", "--recipe", "demo-dat", "--track", "tensorbord"], "track: 'tensorbord' is not known"),
     "track seeds": (
@@ -175,11 +177,13 @@ def test_bad_lengths_are_refused(trained, lengths, sentence):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["train", "--recipee", "x"], "Unrecognized options: --recipee, x; did you mean --recipe?"),
+        (["train", "--recipee", "x"], "latebloom train has no --recipee; did you mean --recipe?"),
         (["train", "--seed", "x"], "--seed: 'x' is not possible; it must be a whole number"),
-        (["evaluate"], "Missing from latebloom evaluate: RUN"),
-        (["trian"], "available subcommands: demo, train, evaluate, inspect, study, report, bench, list"),
-        ([], "Expected one of {demo, train, evaluate, inspect, study, report, bench, list}"),
+        (["evaluate"], "the following arguments are required: RUN"),
+        (["study", "paper", "--scale", "tny"], "--scale: invalid choice: 'tny' (choose from 'tiny', 'paper', 'large')"),
+        (["trian"], f"there is no command 'trian'; did you mean train? commands: {', '.join(COMMANDS)}"),
+        ([], f"give a command: {', '.join(COMMANDS)} (see latebloom --help)"),
+        (["--hlp"], "latebloom has no --hlp; did you mean --help?"),
     ],
 )
 def test_a_mistake_in_the_words_is_one_sentence_too(tmp_path, words, sentence):
@@ -188,17 +192,70 @@ def test_a_mistake_in_the_words_is_one_sentence_too(tmp_path, words, sentence):
     assert len(ran.stderr.strip().splitlines()) == 1
 
 
-def test_help_is_help(tmp_path):
-    assert "--recipe" in latebloom("train", "--help", cwd=tmp_path).stdout
+def test_help_names_every_command_the_version_and_completion(tmp_path):
+    assert {"demo", "train", "evaluate", "inspect", "study", "report", "bench", "list"} <= set(COMMANDS)
+    printed = latebloom("--help", cwd=tmp_path).stdout
+    for command in COMMANDS:
+        assert re.search(rf"^ +{command}\b", printed, re.MULTILINE), command
+    assert "--version" in printed
+    assert "latebloom completion bash" in printed
 
 
-@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "inspect", "study", "report", "bench", "list"])
+COMPLETE = """
+latebloom() {{ {python} -m latebloom "$@"; }}
+eval "$(latebloom completion bash)"
+COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+_latebloom
+echo "${{COMPREPLY[@]}}"
+complete -p latebloom
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("latebloom tr", "train"),
+        ("latebloom --v", "--version"),
+        ("latebloom train --rec", "--recipe"),
+        ("latebloom study --scale ''", "tiny paper large"),
+        ("latebloom completion z", "zsh"),
+        ("latebloom evaluate runs/m", ""),  # bash completes the name of a file
+        ("latebloom train --out --", ""),
+    ],
+)
+def test_bash_completes_commands_options_and_values(words, completed):
+    script = COMPLETE.format(python=sys.executable, words=words)
+    ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == [completed, "complete -o default -F _latebloom latebloom"]
+    assert ran.stderr == ""
+
+
+@pytest.mark.parametrize("words", ["list", "--help", "completion bash", "train --out run", "report run"])
+def test_a_closed_pipe_ends_a_command_quietly(words, trained):
+    """Whether the output is written by print, by argparse or by rich."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "latebloom", *words.split()]
+    ran = subprocess.run(command, cwd=trained.parent, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(writer)
+    assert ran.stderr == ""
+    assert ran.returncode == 141 or (words == "--help" and ran.returncode == 0)  # argparse ignores the error
+
+
+def test_the_first_line_of_a_list_can_be_taken(tmp_path):
+    script = f"{sys.executable} -m latebloom list | head -1; exit ${{PIPESTATUS[0]}}"
+    ran = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (ran.stdout.rstrip(), ran.stderr) == ("tasks", "")
+    assert ran.returncode in (0, 141)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_says_what_happens_without_an_option_in_words(command, capsys):
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
     assert ended.value.code == 0
     said = capsys.readouterr().out
-    assert "usage: latebloom" in said
+    assert f"usage: latebloom {command}" in said
     assert not re.search(r"None|default:\s+\)", said)
 
 

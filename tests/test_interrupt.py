@@ -27,7 +27,8 @@ sys.argv = ["latebloom", *{{words!r}}]
 
 
 @pytest.mark.parametrize(
-    "moment", ["latebloom.cli", "tyro", "rich.table", "torch", "torch.nn", "numpy", "pydantic", "latebloom.progress"]
+    "moment",
+    ["latebloom.cli", "argparse", "rich.table", "torch", "torch.nn", "numpy", "pydantic", "latebloom.progress"],
 )
 def test_ctrl_c_while_something_is_imported_is_one_line(moment, tmp_path):
     words = ["train", "--recipe", "demo-dat", "--out", "run", "training.steps=100000"]
@@ -65,7 +66,7 @@ def test_ctrl_c_is_not_lost_in_code_that_catches_everything():
 def test_a_command_whose_interrupts_are_ignored_goes_on_ignoring_them(tmp_path):
     """As a shell starts `latebloom ... &` from a script."""
     script = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + SCRIPT.format(
-        moment="tyro", words=["list"]
+        moment="argparse", words=["list"]
     )
     ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr

@@ -185,7 +185,7 @@ def test_links_lead_somewhere():
 
 
 @pytest.mark.parametrize(
-    "heavy", ["pydantic", "rich", "altair", "tyro", "safetensors", "huggingface_hub", "scipy", "polars"]
+    "heavy", ["pydantic", "rich", "altair", "argparse", "safetensors", "huggingface_hub", "scipy", "polars"]
 )
 def test_importing_latebloom_imports_nothing_heavy(heavy):
     script = f"import sys; from latebloom import *; sys.exit({heavy!r} in sys.modules)"

@@ -1,4 +1,4 @@
-"""The mistakes a user can make, as exceptions with one sentence each."""
+"""Exceptions for what a user can correct, each with a message of one sentence."""
 
 import errno
 from collections.abc import Iterable, Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class LatebloomError(Exception):
-    """Something the user can mend; the command line prints its sentence and exits with status 2."""
+    """Base of the errors that a user can correct; the command line prints the message and exits with status 2."""
 
 
 class ConfigError(LatebloomError, ValueError):
@@ -20,7 +20,7 @@ class CheckpointError(LatebloomError):
 
 
 class DiskFullError(LatebloomError):
-    """There is no room left to write to; what was written before is whole."""
+    """The disk is full; files written before are complete."""
 
 
 class ResultsError(LatebloomError):
@@ -28,15 +28,15 @@ class ResultsError(LatebloomError):
 
 
 class NonFiniteLossError(LatebloomError):
-    """Training stopped because the loss was no longer a number."""
+    """Training stopped because the loss was not finite."""
 
 
 class InterruptedRun(LatebloomError):  # noqa: N818 (an interruption is not an error)
-    """Training was asked to stop; what was reached is saved."""
+    """Training was asked to stop and has saved its progress."""
 
 
 def unknown(field: str, value: object, choices: Iterable[object]) -> ConfigError:
-    """The error for a value that is none of the choices, naming the nearest one."""
+    """Return the error for a value that is none of the choices; it names the nearest one."""
     names = [str(choice) for choice in choices]
     near = get_close_matches(str(value), names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
@@ -44,14 +44,14 @@ def unknown(field: str, value: object, choices: Iterable[object]) -> ConfigError
 
 
 def require(condition: bool, field: str, value: object, wanted: str) -> None:
-    """Raise the one-sentence error `field: value is not ...` unless the condition holds."""
+    """Raise ConfigError `field: value is not possible; it must be wanted` unless the condition holds."""
     if not condition:
         raise ConfigError(f"{field}: {value!r} is not possible; it must be {wanted}")
 
 
 @contextmanager
-def full_disk_in_words(place: Path | str) -> Iterator[None]:
-    """A disk that fills up while `place` is written is one sentence, whichever library meets it."""
+def catch_full_disk(place: Path | str) -> Iterator[None]:
+    """Raise DiskFullError if the disk fills up while `place` is written, whichever library notices."""
     try:
         yield
     except Exception as error:
@@ -59,5 +59,5 @@ def full_disk_in_words(place: Path | str) -> Iterator[None]:
         if number not in (errno.ENOSPC, errno.EDQUOT) and "(os error 28)" not in str(error):  # safetensors has no errno
             raise
         raise DiskFullError(
-            f"the disk is full: {place} could not be written; make room, and the same command goes on"
+            f"the disk is full: {place} could not be written; free some space and run the same command to continue"
         ) from error

@@ -23,6 +23,16 @@ from latebloom.studies.local import train_all
 from latebloom.studies.plan import SCALES, Plan, Scale, Stage
 
 
+def read_plan(name: str, scale: Scale, seeds: int | None = None) -> tuple[str, Plan]:
+    """Return the title of a study and its plan at a scale, with another number of seeds if one is given."""
+    title, function = find_study(name)
+    plan = plan_of(title, function, scale)
+    if seeds is not None:
+        require(1 <= seeds <= 100_000, "seeds", seeds, "from 1 to 100000")
+        plan = replace(plan, seeds=range(seeds), arms=[replace(arm, seeds=()) for arm in plan.arms])
+    return title, plan
+
+
 def run_study(
     name: str,
     scale: Scale,
@@ -37,11 +47,7 @@ def run_study(
     """Run a study and leave its results file and report in its folder."""
     if address is not None and on != "ray":
         raise ConfigError(f"--address {address} takes --on ray")
-    title, function = find_study(name)
-    plan = plan_of(title, function, scale)
-    if seeds is not None:
-        require(1 <= seeds <= 100_000, "seeds", seeds, "from 1 to 100000")
-        plan = replace(plan, seeds=range(seeds), arms=[replace(arm, seeds=()) for arm in plan.arms])
+    title, plan = read_plan(name, scale, seeds)
     if workers is not None:
         require(workers >= 1, "workers", workers, "1 or more")
     out = out or Path("studies") / f"{title}-{scale}"

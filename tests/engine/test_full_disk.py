@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from latebloom import run
 from latebloom.cli import main
 from latebloom.engine import checkpoint
-from latebloom.errors import DiskFullError, full_disk_in_words
+from latebloom.errors import DiskFullError, catch_full_disk
 from latebloom.results.file import write_results
 
 SMALL_DISK = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
@@ -62,9 +62,9 @@ def test_the_old_file_stays_where_the_new_one_has_no_room(tmp_path, monkeypatch)
 
 
 def test_a_library_with_an_error_of_its_own_is_understood(tmp_path):
-    with pytest.raises(DiskFullError), full_disk_in_words(tmp_path):
+    with pytest.raises(DiskFullError), catch_full_disk(tmp_path):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
-    with pytest.raises(SafetensorError), full_disk_in_words(tmp_path):
+    with pytest.raises(SafetensorError), catch_full_disk(tmp_path):
         raise SafetensorError("Error while serializing: I/O error: Permission denied (os error 13)")
 
 

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from latebloom.config import RunConfig, load_config
+from latebloom.differences import describe_differences
 from latebloom.engine.checkpoint import write_json
 from latebloom.engine.environment import describe_environment
-from latebloom.errors import CheckpointError, ConfigError, full_disk_in_words
+from latebloom.errors import CheckpointError, ConfigError, catch_full_disk
 
 
 class RunFolder:
@@ -54,6 +55,15 @@ class RunFolder:
             raise CheckpointError(f"{self.path} holds no run: there is no config.json in it{meant}")
         return load_config(self.config_file)
 
+    def require_same_settings(self, config: RunConfig) -> None:
+        """Raise if the folder holds a run with other settings; the message names them."""
+        if self.config_file.exists() and (found := self.read_config()).hash != config.hash:
+            raise CheckpointError(
+                f"out: {self.path} holds a run with other settings "
+                f"({describe_differences(found.to_json(), config.to_json())}); "
+                "choose another folder, or leave these settings out to continue that run"
+            )
+
     def runs_below(self) -> list[Path]:
         """The folders of runs that stand in this one, which is none itself."""
         return [file.parent for file in sorted(self.path.glob("*/config.json")) if _describes_run(file)]
@@ -75,7 +85,7 @@ class RunFolder:
         if find_spec("safetensors") is None:
             raise ConfigError("out: keeping a run takes the package safetensors, which is not installed")
         try:
-            with full_disk_in_words(self.path):
+            with catch_full_disk(self.path):
                 self.checkpoints.mkdir(parents=True, exist_ok=True)
                 lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held until the context ends)
         except OSError as error:
@@ -87,7 +97,7 @@ class RunFolder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise CheckpointError(f"{self.path} is in use: another process is training there") from None
-            with full_disk_in_words(self.path):
+            with catch_full_disk(self.path):
                 self._claim(config, device)
                 yield
 
@@ -98,12 +108,7 @@ class RunFolder:
             write_json(environment_file, here | {"resumed": []})
             write_json(self.config_file, config.to_json())
             return
-        found = self.read_config()
-        if found.hash != config.hash:
-            raise CheckpointError(
-                f"out: {self.path} holds another run ({found.hash}, not {config.hash}); "
-                "choose another folder, or leave the settings away to go on with the one that is there"
-            )
+        self.require_same_settings(config)
         if not self.is_finished:
             before = self.read_json(environment_file, "resumed")
             write_json(environment_file, before | {"resumed": [*before["resumed"], here]})

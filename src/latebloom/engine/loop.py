@@ -20,7 +20,7 @@ from latebloom.engine.outcome import Observer, Progress, TrainedRun
 from latebloom.engine.stacks import refuse_member, stack_folder, stack_hash
 from latebloom.engine.surroundings import memory_kept, own_torch_state, stop_requests
 from latebloom.engine.trainer import Trainer
-from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, full_disk_in_words
+from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, catch_full_disk
 from latebloom.evaluation.evaluate import evaluate_each
 from latebloom.kernels.precision import precision
 
@@ -102,7 +102,7 @@ def _train(
             opened.enter_context(memory_kept())
         stop_requested = opened.enter_context(stop_requests())
         if stack is not None:
-            opened.enter_context(full_disk_in_words(stack.parent))
+            opened.enter_context(catch_full_disk(stack.parent))
             (stack / "checkpoints").mkdir(parents=True, exist_ok=True)
             write_json(stack / "members.json", {name: config.hash for name, config in configs.items()})
         try:

@@ -10,7 +10,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from latebloom.errors import ResultsError, full_disk_in_words
+from latebloom.errors import ResultsError, catch_full_disk
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.result import Evaluation
 from latebloom.results.record import CurvePoint, RunRecord
@@ -73,7 +73,7 @@ def write_results(path: Path, records: Sequence[RunRecord]) -> None:
     content = BytesIO()
     pl.DataFrame(rows, schema=schema(answers)).write_parquet(content, compression="zstd", metadata={MARK: FORMAT})
     try:
-        with full_disk_in_words(path):
+        with catch_full_disk(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_file(path, content.getvalue())
     except OSError as error:

@@ -10,7 +10,7 @@ from latebloom.config import RunConfig
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.memory import runs_that_fit
 from latebloom.engine.outcome import Progress
-from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, full_disk_in_words
+from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, catch_full_disk
 from latebloom.studies.local import ATTEMPTS, heeding_stops
 from latebloom.studies.parcel import pack, unpack
 from latebloom.studies.ray_worker import SECONDS_BETWEEN_WORDS, Done, Mailbox, folders, train
@@ -147,7 +147,7 @@ class _Driver:
             return False
         if done.parcel is not None:
             try:
-                with full_disk_in_words(self.folder):
+                with catch_full_disk(self.folder):
                     unpack(done.parcel, self.folder, folders(wave))
             except LatebloomError as error:
                 self._fail(dict.fromkeys(wave, str(error)))

@@ -1,0 +1,54 @@
+"""Measure the speed of training on this machine against its alternatives, which take turns in one process."""
+
+from argparse import Namespace
+from pathlib import Path
+
+from latebloom.arguments import Parser, add_device, integer, number
+from latebloom.errors import ConfigError, require
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "--out", type=Path, default=Path("bench.json"), metavar="FILE", help="results file (default: bench.json)"
+    )
+    add_device(parser)
+    parser.add_argument(
+        "--precision",
+        choices=("tf32", "float32", "bf16"),
+        default="tf32",
+        help="precision of matrix products on a GPU (default: tf32)",
+    )
+    parser.add_argument(
+        "--seconds", type=number, default=0.5, metavar="S", help="time for each arm, each turn (default: 0.5)"
+    )
+    parser.add_argument("--growth", action="store_true", help="GPU: also speed by number of seeds, width and length")
+    parser.add_argument(
+        "--hundred-seeds",
+        action="store_true",
+        help="GPU: also a study of a hundred seeds, joint and delayed, tested to 16 times the training length",
+    )
+    parser.add_argument(
+        "--steps", type=integer, default=10_000, metavar="N", help="steps of that study (default: 10000)"
+    )
+    parser.add_argument(
+        "--peers", action="store_true", help="CPU: also the LSTM layers of other installed libraries (JAX)"
+    )
+
+
+def run(options: Namespace) -> None:
+    from latebloom.bench.report import run_bench
+
+    require(options.seconds > 0, "seconds", options.seconds, "above 0")
+    require(options.steps >= 10, "steps", options.steps, "10 or more")
+    if options.out.is_dir() or not options.out.parent.is_dir():
+        raise ConfigError(f"out: {options.out} is not a file that could be written")
+    run_bench(
+        options.out,
+        device=options.device,
+        mode=options.precision,
+        seconds=options.seconds,
+        growth=options.growth,
+        hundred=options.hundred_seeds,
+        steps=options.steps,
+        peers=options.peers,
+    )

@@ -1,0 +1,27 @@
+"""Train joint and with delayed attention side by side, and show the difference in minutes."""
+
+from argparse import Namespace
+from pathlib import Path
+
+from latebloom.arguments import Parser, add_device, add_out, add_overrides, integer
+
+
+def add_arguments(parser: Parser) -> None:
+    add_overrides(parser, "training.steps=500, in both runs")
+    add_out(parser, "folder for runs and figures; finished runs in it are shown (default: demo, or demo-seed-N)")
+    parser.add_argument("--seed", type=integer, default=0, metavar="N", help="seed of weights and data (default: 0)")
+    add_device(parser)
+
+
+def run(options: Namespace) -> None:
+    import shlex
+    import sys
+
+    from latebloom.demo import run_demo
+    from latebloom.errors import InterruptedRun
+
+    folder = options.out or Path("demo" if options.seed == 0 else f"demo-seed-{options.seed}")
+    try:
+        run_demo(folder, seed=options.seed, device=options.device, overrides=options.overrides)
+    except InterruptedRun as stop:
+        raise InterruptedRun(f"{stop}; go on with: latebloom {shlex.join(sys.argv[1:])}") from None

@@ -1,0 +1,169 @@
+"""What a run or a study would train, and about how long it takes on this machine. Nothing is trained or written."""
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from latebloom.config import RunConfig
+from latebloom.delay.triggers import AtFraction, AtStep
+from latebloom.engine.environment import choose_device
+from latebloom.engine.folder import RunFolder
+from latebloom.engine.settings import Phase
+from latebloom.engine.step import parameters_by_role
+from latebloom.engine.surroundings import own_torch_state
+from latebloom.errors import require
+from latebloom.estimate import Estimator, in_words, step_reached
+from latebloom.models.sequence_model import SequenceModel
+from latebloom.models.settings import PARTS
+from latebloom.report.terminal import say
+from latebloom.studies.claim import places
+from latebloom.studies.local import usable_cores
+from latebloom.studies.plan import Plan
+
+EXAMPLE_LENGTH = 6
+
+
+def describe_run(config: RunConfig) -> Iterator[str]:
+    """Yield lines on the model, the task, the phases of training and the tests of a run."""
+    with own_torch_state(torch.device("cpu")):
+        model = SequenceModel(config.model, config.task.vocabulary_size)
+    counts = {
+        role: sum(parameter.numel() for parameter in parameters.values())
+        for role, parameters in parameters_by_role(model).items()
+    }
+    parts = ", ".join(PARTS[letter] for letter in config.model.layout)
+    yield f"Model: {config.model.blocks} blocks of {parts}, width {config.model.width}; " + (
+        f"{sum(counts.values()):,} parameters ({', '.join(f'{role} {count:,}' for role, count in counts.items())})"
+    )
+    shortest = max(2, config.task.shortest)
+    yield (
+        f"Task: {config.task.name}, lengths {shortest} to {config.training.length}, "
+        f"{config.task.vocabulary_size} tokens; for example, at length {max(shortest, EXAMPLE_LENGTH)}:"
+    )
+    yield from _example(config, max(shortest, EXAMPLE_LENGTH))
+    yield from _phases(config)
+    multiples = (f"{length} ({length / config.training.length:g}x)" for length in config.test_lengths)
+    yield f"Test: lengths {', '.join(multiples)}; {config.evaluation.sequences} sequences each"
+
+
+def _example(config: RunConfig, length: int) -> Iterator[str]:
+    """Yield a training sequence, and below it each answer at the token where it is asked."""
+    task = config.task
+    batch = task.batch(config.seed, "train", 0, length=length, size=1)
+    rows = {"tokens": [task.spell(token) for token in batch.tokens[0].tolist()]}
+    for name, columns in batch.columns.items():
+        rows[name] = [""] * len(rows["tokens"])
+        asked = zip(batch.positions[0, columns].tolist(), batch.targets[0, columns].tolist(), strict=True)
+        for position, target in asked:
+            rows[name][position] = task.spell(target)
+    widths = [max(map(len, column)) for column in zip(*rows.values(), strict=True)]
+    title = max(map(len, rows))
+    for name, row in rows.items():
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"    {name:<{title}}  {' '.join(cells)}".rstrip()
+
+
+def _phases(config: RunConfig) -> Iterator[str]:
+    training, delay = config.training, config.delay
+    switch = 0 if delay is None else delay.until.latest_step(training.steps)
+    if delay is not None:
+        latest = "" if isinstance(delay.until, AtStep | AtFraction) else " at the latest"
+        without = f", without {' and '.join(delay.withhold)} in the loss" if delay.withhold else ""
+        held = f"attention: {delay.hold}{without}"
+        yield f"Delay: steps 1 to {switch}{latest} ({held}); {_describe_phase(training.delayed)}"
+    yield f"Training: steps {switch + 1} to {training.steps}; {_describe_phase(training.full)}"
+
+
+def _describe_phase(phase: Phase) -> str:
+    return (
+        f"{phase.batch_size} sequences per step, learning rate {phase.learning_rate:g} after {phase.warmup} "
+        f"warm-up steps, {phase.schedule} schedule"
+    )
+
+
+def describe_folder(folder: Path, runs: Collection[str]) -> str:
+    """Return what training would find of the runs in `folder/NAME`."""
+    places = [RunFolder(folder / name) for name in runs]
+    finished = sum(place.is_finished for place in places)
+    begun = [step for place in places if not place.is_finished and (step := step_reached(place.path))]
+    if len(runs) == 1 and finished:
+        state = "holds this run, finished; nothing would be trained"
+    elif len(runs) == 1 and begun:
+        state = f"holds this run, interrupted; it would continue from step {begun[0]}"
+    elif finished or begun:
+        state = f"holds {finished} finished and {len(begun)} interrupted of the {len(runs)} runs"
+    else:
+        state = "would be used" if folder.exists() else "would be created"
+    return f"Folder: {folder} {state}"
+
+
+def show_run(config: RunConfig, folder: Path, *, device: str | None, seeds: int | None) -> None:
+    """Print the configuration as JSON to standard output, and what would be trained to standard error."""
+    chosen, notes = choose_device(device), Console(stderr=True)
+    if seeds is None:
+        runs, workers = {"": config}, None
+    else:
+        require(1 <= seeds <= 100_000, "seeds", seeds, "from 1 to 100000")
+        runs = {f"seed-{seed}": replace(config, seed=seed) for seed in range(config.seed, config.seed + seeds)}
+        workers = min(usable_cores(), seeds)
+    for name, one in runs.items():
+        RunFolder(folder / name).require_same_settings(one)
+    print(json.dumps(config.to_json(), indent=2), flush=True)
+    for line in describe_run(config):
+        say(notes, line)
+    if seeds is not None:
+        say(notes, f"Runs: {seeds}, with seeds {config.seed} to {config.seed + seeds - 1}")
+    say(notes, describe_folder(folder, runs))
+    _show_time(notes, Estimator(chosen, workers), [runs], folder)
+
+
+def show_study(plan: Plan, folder: Path, *, device: str | None, workers: int | None) -> None:
+    """Print the arms of a study, how many runs and steps they are, and about how long they take."""
+    console, chosen = Console(), choose_device(device)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("arm", "task"):
+        table.add_column(heading)
+    for heading in ("runs", "steps each", "tuning runs"):
+        table.add_column(heading, justify="right")
+    for arm in plan.arms:
+        runs, tuning = len(plan.seeds_of(arm)), len(arm.choices) * len(plan.tuning_seeds)
+        tuning += min(plan.finalists, len(arm.choices)) * len(plan.second_round)
+        table.add_row(arm.name, arm.task, str(runs), f"{arm.config.training.steps:,}", str(tuning or "-"))
+    console.print(table)
+    stages = _stages(plan)
+    runs = {name: config for stage in stages for name, config in stage.items()}
+    steps = sum(config.training.steps for config in runs.values())
+    say(console, f"Together: {len(runs)} runs, {steps:,} steps")
+    say(console, describe_folder(folder, runs))
+    _show_time(console, Estimator(chosen, workers or usable_cores()), stages, folder)
+
+
+def _stages(plan: Plan) -> list[dict[str, RunConfig]]:
+    """Return the runs of a study by folder, for both rounds of tuning and for the report.
+
+    The second round trains the best choices of the first; before that is known, the first choices stand for them.
+    """
+    stages: list[dict[str, RunConfig]] = [{}, {}, {}]
+    for arm, place in places(plan, Path("tuning")):
+        for k, choice in enumerate(arm.choices):
+            for stage, seeds in zip(stages, (plan.tuning_seeds, plan.second_round), strict=False):
+                if stage is stages[0] or k < plan.finalists:
+                    stage |= {f"{place}/choice-{k}/seed-{seed}": replace(choice, seed=seed) for seed in seeds}
+    for arm, place in places(plan, Path()):
+        stages[2] |= {f"{place}/seed-{seed}": replace(arm.config, seed=seed) for seed in plan.seeds_of(arm)}
+    return stages
+
+
+def _show_time(console: Console, estimator: Estimator, stages: Sequence[Mapping[str, RunConfig]], folder: Path) -> None:
+    with console.status("Measuring"):
+        seconds = sum(estimator.seconds(stage, folder) for stage in stages)
+    where = f"on {estimator.device}"
+    if estimator.device.type == "cpu" and estimator.workers is not None:
+        where = f"in {estimator.workers} processes"
+    time = f"about {in_words(seconds)} {where}, estimated from a few steps" if seconds else "none"
+    say(console, f"Time: {time}. Nothing was trained or written.")

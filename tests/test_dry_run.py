@@ -1,0 +1,143 @@
+"""Dry runs: what would be trained, where and for how long, with nothing trained or written."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from latebloom import at_fraction, load_config, run
+from latebloom.cli import main
+from latebloom.engine.checkpoint import save_checkpoint
+from latebloom.estimate import Estimator, in_words
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr("latebloom.estimate.SECONDS", 0.05)
+    monkeypatch.setattr("latebloom.estimate.SHORTEST", 0.01)
+
+
+@pytest.fixture
+def config_file(tiny, tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.json").write_text(json.dumps(tiny.to_json()))
+    return tmp_path / "tiny.json"
+
+
+def dry_run(*words: str) -> None:
+    main([*words, "--dry-run", "--device", "cpu"])
+
+
+def test_the_configuration_can_be_pasted_back_and_nothing_is_written(tiny, config_file, capsys):
+    dry_run("train", "--config", "tiny.json", "training.steps=40", "delay.until.step=30")
+    printed = capsys.readouterr()
+    assert list(Path().iterdir()) == [Path("tiny.json")]
+    Path("again.json").write_text(printed.out)
+    asked = load_config("again.json")
+    assert (asked.training.steps, asked.delay and asked.delay.until) == (40, replace(tiny.delay.until, step=30))
+    for sentence in (
+        "Model: 2 blocks of recurrence, attention, MLP, width 8; ",
+        "Task: composite, lengths 2 to 5, ",
+        "Delay: steps 1 to 30 (attention: bypass, without recall in the loss); 8 sequences per step, learning",
+        "Training: steps 31 to 40; 16 sequences per step, learning rate 0.003 after 4 warm-up steps",
+        "Test: lengths 5 (1x), 10 (2x), 15 (3x); 32 sequences each",
+        f"Folder: runs/tiny-{asked.hash} would be created",
+        "seconds on cpu, estimated from a few steps. Nothing was trained or written.",
+    ):
+        assert sentence in printed.err
+
+
+def test_the_example_shows_each_answer_below_its_token(config_file, capsys):
+    dry_run("train", "--config", "tiny.json", "seed=3")
+    tokens, sums, recalled = [line for line in capsys.readouterr().err.splitlines() if line.startswith("    ")]
+    *items, asked, ask, key = tokens.split()[1:]
+    assert (asked, ask) == ("SUM", "ASK")
+    assert sums[tokens.index("SUM")] == str(sum(map(int, items[:3])) % 3)
+    assert recalled.split()[1] == items[items.index(key) + 1]
+    assert recalled.index(recalled.split()[1]) == tokens.rindex(key)
+
+
+def test_the_state_of_the_folder_is_told(tiny, config_file, capsys):
+    save_checkpoint(Path("half/checkpoints"), {}, {"step": 7}, tiny.hash)
+    Path("half/config.json").write_text(json.dumps(tiny.to_json()))
+    dry_run("train", "--out", "half")
+    assert "Folder: half holds this run, interrupted; it would continue from step 7" in capsys.readouterr().err
+    run(tiny, "whole", device="cpu")
+    before = {path: path.read_bytes() for path in Path("whole").rglob("*") if path.is_file()}
+    dry_run("train", "--out", "whole")
+    printed = capsys.readouterr().err
+    assert "Folder: whole holds this run, finished; nothing would be trained" in printed
+    assert "Time: none." in printed
+    assert {path: path.read_bytes() for path in Path("whole").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+def test_other_settings_than_those_of_the_folder_are_named(words, tiny, config_file, capsys):
+    run(tiny, "run", device="cpu")
+    changed = ["training.steps=30", "delay.hold=freeze", "delay.until.name=at_fraction", "delay.until.fraction=0.5"]
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--out", "run", *changed, *words])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == (
+        "latebloom: out: run holds a run with other settings "
+        '(delay.until: {"name": "at_step", "step": 12} -> {"name": "at_fraction", "fraction": 0.5}, '
+        'delay.hold: "bypass" -> "freeze", training.steps: 24 -> 30); '
+        "choose another folder, or leave these settings out to continue that run\n"
+    )
+
+
+def test_many_seeds_and_a_study(config_file, capsys):
+    dry_run("train", "--config", "tiny.json", "--seed", "4", "--seeds", "3", "--out", "many")
+    printed = capsys.readouterr().err
+    assert "Runs: 3, with seeds 4 to 6" in printed
+    assert "Folder: many would be created" in printed
+    Path("mine.py").write_text(
+        "from latebloom import load_config\nfrom latebloom.studies.plan import Arm, Plan, study\n"
+        "tiny = load_config('tiny.json')\n"
+        "@study('mine')\ndef mine(scale):\n"
+        "    arms = [Arm('a', tiny, choices=(tiny, tiny)), Arm('b', tiny)]\n"
+        "    return Plan(arms, seeds=range(5), tuning_seeds=(7,), second_round=(8, 9), finalists=1)\n"
+    )
+    dry_run("study", "mine.py", "--seeds", "2", "--workers", "2")
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in printed[1:3]] == [
+        ["a", "composite", "2", "24", "4"],
+        ["b", "composite", "2", "24", "-"],
+    ]
+    assert printed[3:5] == ["Together: 8 runs, 192 steps", "Folder: studies/mine-paper would be created"]
+    assert "in 2 processes" in printed[5]
+    assert {path.name for path in Path().iterdir()} <= {"tiny.json", "mine.py", "__pycache__"}
+
+
+def test_the_estimate_adds_up_steps_and_tests(tiny, tmp_path, monkeypatch):
+    """A step of the delay takes 1 second, one after it 10, and a token of a test a millionth of one."""
+    monkeypatch.setattr(Estimator, "_measure_step", lambda self, configs, last: 1.0 if configs[0].delay else 10.0)
+    monkeypatch.setattr(Estimator, "_token", lambda self, config: 1e-6)
+    assert Estimator(CPU).seconds({"": tiny}, tmp_path) == pytest.approx(12 * 1 + 12 * 10, abs=0.1)
+    late = replace(tiny, delay=replace(tiny.delay, until=at_fraction(0.75)))
+    assert Estimator(CPU).seconds({"": late}, tmp_path) == pytest.approx(18 * 1 + 6 * 10, abs=0.1)
+    joint = replace(tiny, delay=None)
+    runs = {"a": tiny, "b": joint, "c": joint}
+    assert Estimator(CPU, workers=2).seconds(runs, tmp_path) == pytest.approx((132 + 2 * 240) / 2, abs=0.1)
+    assert Estimator(CPU, workers=9).seconds(runs, tmp_path) == pytest.approx(240, abs=0.1)
+    save_checkpoint(tmp_path / "a" / "checkpoints", {}, {"step": 14}, tiny.hash)
+    assert Estimator(CPU).seconds({"a": tiny}, tmp_path) == pytest.approx(10 * 10, abs=0.1)
+
+
+def test_the_estimate_leaves_the_process_as_it_was(tiny, tmp_path):
+    before = torch.get_rng_state(), torch.get_num_threads()
+    assert Estimator(CPU, workers=2).seconds({"": tiny}, tmp_path) > 0
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert torch.get_num_threads() == before[1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.2, "1 seconds"), (80, "80 seconds"), (100, "1.7 minutes"), (1500, "25 minutes"), (7000, "1.9 hours")],
+)
+def test_durations_are_in_words(seconds, words):
+    assert in_words(seconds) == words
