@@ -21,8 +21,10 @@ from typing import IO, Any
 
 from latebloom.config import RunConfig, load_config
 from latebloom.differences import describe_differences
-from latebloom.engine.checkpoint import write_json
+from latebloom.engine.checkpoint import latest_checkpoint, load_checkpoint, write_json
 from latebloom.engine.environment import describe_environment
+from latebloom.engine.extension import extension_obstacle, is_extension
+from latebloom.engine.older_checkpoints import upgrade
 from latebloom.errors import CheckpointError, ConfigError, catch_full_disk
 
 
@@ -80,8 +82,11 @@ class RunFolder:
         return data
 
     @contextmanager
-    def opened(self, config: RunConfig, device: str) -> Iterator[None]:
-        """Make the folder this run's, and this process's alone, while the context lasts."""
+    def opened(self, config: RunConfig, device: str, *, extend: bool = False) -> Iterator[None]:
+        """Reserve the folder for this run and this process while the context lasts.
+
+        With `extend`, the run in it may be one that this configuration extends (see `extension`).
+        """
         if find_spec("safetensors") is None:
             raise ConfigError("out: keeping a run takes the package safetensors, which is not installed")
         try:
@@ -98,20 +103,49 @@ class RunFolder:
             except BlockingIOError:
                 raise CheckpointError(f"{self.path} is in use: another process is training there") from None
             with catch_full_disk(self.path):
-                self._claim(config, device)
+                self._claim(config, device, extend)
                 yield
 
-    def _claim(self, config: RunConfig, device: str) -> None:
+    def _claim(self, config: RunConfig, device: str, extend: bool) -> None:
         environment_file = self.path / "environment.json"
         here = describe_environment(config.seed, device)
         if not self.config_file.exists():
             write_json(environment_file, here | {"resumed": []})
             write_json(self.config_file, config.to_json())
             return
+        if extend and self.read_config().hash != config.hash:
+            self._extend(config)
         self.require_same_settings(config)
         if not self.is_finished:
             before = self.read_json(environment_file, "resumed")
             write_json(environment_file, before | {"resumed": [*before["resumed"], here]})
+
+    def _extend(self, config: RunConfig) -> None:
+        """Give the run in the folder other settings, if its newest checkpoint can be continued with them."""
+        found = self.read_config()
+        if not is_extension(found, config):
+            return
+        newest, done, switch_step = latest_checkpoint(self.checkpoints), 0, None
+        if newest is not None:
+            _, state = upgrade(*load_checkpoint(newest, found.hash, *self.earlier_hashes()))
+            done, switch_step = state["step"], state["trainer"]["runs"][0]["switch_step"]
+        elif self.is_finished:
+            raise CheckpointError(
+                f"out: {self.path} was trained in a stack and has no checkpoint of its own, so it cannot be extended; "
+                "choose another folder with --out"
+            )
+        if obstacle := extension_obstacle(found, config, done, switch_step):
+            raise CheckpointError(f"{obstacle}; choose another folder with --out")
+        self.result_file.unlink(missing_ok=True)  # first: killed from here on, the run is an unfinished one
+        environment = self.read_json(self.path / "environment.json", "resumed")
+        extended = [*environment.get("extended", []), {"hash": found.hash, "steps": found.training.steps}]
+        write_json(self.path / "environment.json", environment | {"extended": extended})
+        write_json(self.config_file, config.to_json())
+
+    def earlier_hashes(self) -> list[str]:
+        """Return the hashes of the configurations that the run had before it was extended."""
+        file = self.path / "environment.json"
+        return [one["hash"] for one in self.read_json(file).get("extended", [])] if file.exists() else []
 
 
 def run_around(path: Path) -> Path | None:

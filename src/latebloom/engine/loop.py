@@ -51,8 +51,7 @@ def run(
     folder = None if out is None else RunFolder(out)
     if folder is not None:
         refuse_member(folder)
-    store = None if folder is None else CheckpointStore(folder.checkpoints, config.hash)
-    outcome = _train({"": Journal(config, folder, observe)}, store, None, choose_device(device))
+    outcome = _train({"": Journal(config, folder, observe)}, None, choose_device(device))
     for error in outcome.failed.values():
         raise error
     return outcome.trained[""]
@@ -76,13 +75,11 @@ def run_stacked(
         for name, config in configs.items()
     }
     place = None if out is None else Path(out) / stack_folder(configs)
-    store = None if place is None else CheckpointStore(place / "checkpoints", stack_hash(configs))
-    return _train(journals, store, place, device, stacked=True, capture=capture)
+    return _train(journals, place, device, stacked=True, capture=capture)
 
 
 def _train(
     journals: dict[str, Journal],
-    store: CheckpointStore | None,
     stack: Path | None,
     device: torch.device,
     *,
@@ -93,9 +90,12 @@ def _train(
     with ExitStack() as opened:
         for journal in journals.values():
             if journal.folder is not None:
-                opened.enter_context(journal.folder.opened(journal.config, str(device)))
-        if not stacked and (folder := journals[""].folder) is not None and folder.is_finished:
-            return Outcome({"": TrainedRun.load(folder.path)}, {})
+                opened.enter_context(journal.folder.opened(journal.config, str(device), extend=not stacked))
+        store = None if stack is None else CheckpointStore(stack / "checkpoints", stack_hash(configs))
+        if not stacked and (folder := journals[""].folder) is not None:
+            if folder.is_finished:
+                return Outcome({"": TrainedRun.load(folder.path)}, {})
+            store = CheckpointStore(folder.checkpoints, configs[""].hash, *folder.earlier_hashes())
         opened.enter_context(own_torch_state(device))
         opened.enter_context(precision(next(iter(configs.values())).training.precision))
         if device.type == "cpu":
