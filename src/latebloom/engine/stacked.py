@@ -21,19 +21,19 @@ class Stacked(Backend):
     """S models of one shape. The parameters of a model are one row of `flat`, attention's last."""
 
     def __init__(self, models: Sequence[SequenceModel], training: Training, device: torch.device) -> None:
+        by_role = parameters_by_role(models[0])
+        shapes = {name: p.shape for parameters in by_role.values() for name, p in parameters.items()}
+        rows = [torch.cat([dict(m.named_parameters())[name].detach().flatten() for name in shapes]) for m in models]
         super().__init__(models[0].to(device))
         if device.type == "cuda":
             # cuDNN trains widths that the fused LSTM does not take. It copies the weights on every call because they
             # are slices of the stack; its warning is not actionable. The filter stays, because one around each call
             # would make Python repeat other warnings.
             warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
-        by_role = parameters_by_role(models[0])
         self.roles, self.clip = list(by_role), training.clip
-        shapes = {name: p.shape for parameters in by_role.values() for name, p in parameters.items()}
         counts = [sum(p.numel() for p in parameters.values()) for parameters in by_role.values()]
         self.ends = tuple(sum(counts[: i + 1]) for i in range(len(counts)))
         """The columns of `flat` at which the roles end."""
-        rows = [torch.cat([dict(m.named_parameters())[name].detach().flatten() for name in shapes]) for m in models]
         self.flat = torch.stack(rows).to(device)
         views = self.flat.split([shape.numel() for shape in shapes.values()], dim=1)
         self.parameters = {

@@ -67,6 +67,7 @@ class Trainer:
         self.stream = Stream(task, 0, training.length)
         self.captured = Captured(device, capture)
         self.seeds = torch.tensor([config.seed for config in configs], device=device)
+        self._seed = _common([config.seed for config in configs])
         self._noise = StateNoise(self.backend.template)
         self._state_noise = _common([config.training.state_noise for config in configs])
         self._per_token = _common([config.training.weigh == "positions" for config in configs])
@@ -141,8 +142,9 @@ class Trainer:
         rates, counts, gates, noises, per_tokens, included = self._controls.split(self._control_sizes, dim=1)
 
         def one(
-            model: Any, seed: Tensor, gate: Tensor, noise: Tensor, per_token: Tensor, included: Tensor
+            model: Any, seed: Tensor | int, gate: Tensor, noise: Tensor, per_token: Tensor, included: Tensor
         ) -> tuple[Tensor, Tensor]:
+            seed = seed if self._seed is None else self._seed
             batch = task.batch(
                 seed, "train", self._index, length=form.length, size=form.batch_size, device=self.device
             ).without(form.withheld or ())
