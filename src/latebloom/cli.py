@@ -194,7 +194,7 @@ def bench(
         growth: On a GPU, also how speed changes with seeds, width and length.
         hundred_seeds: On a GPU, also a study of a hundred seeds, both ways of training, tested to 16 times the length.
         steps: The steps of that study.
-        peers: On a CPU, also an LSTM layer against that of other libraries, where they are installed (JAX).
+        peers: Also time the same work in JAX, where it is installed: the hybrid on a GPU, an LSTM layer on a CPU.
     """
     from latebloom.bench.report import run_bench
 
