@@ -11,10 +11,10 @@ from rich.table import Table
 
 from latebloom.config import RunConfig
 from latebloom.delay.triggers import AtFraction, AtStep
+from latebloom.engine.backend import parameters_by_role
 from latebloom.engine.environment import choose_device
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.settings import Phase
-from latebloom.engine.backend import parameters_by_role
 from latebloom.engine.surroundings import own_torch_state
 from latebloom.errors import require
 from latebloom.estimate import Estimator, in_words, step_reached

@@ -1,9 +1,10 @@
-"""The benchmark times what it says, in turns, and counts what a step must do."""
+"""The benchmark times its arms in turn and counts the operations of a step; its peers do the same work."""
 
 import json
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from latebloom.bench import peers
 from latebloom.bench.arms import textbook, textbook_trainer
-from latebloom.bench.cpu import Worker
+from latebloom.bench.cpu import start_worker, take_turn
 from latebloom.bench.measure import Arm, product_peak, take_turns
 from latebloom.bench.settings import LENGTH, bench_config
 from latebloom.bench.work import step_operations
@@ -25,7 +26,7 @@ def test_the_setting_has_25_tokens():
     assert bench_config().task.token_count(LENGTH) == 25
 
 
-def test_arms_take_turns_and_keep_the_least_and_the_median():
+def test_arms_take_turns_and_keep_the_minimum_and_the_median():
     order: list[str] = []
 
     def arm(name: str) -> Arm:
@@ -38,7 +39,7 @@ def test_arms_take_turns_and_keep_the_least_and_the_median():
         return Arm(name, build, runs=4)
 
     arms = [arm("a"), arm("b")]
-    take_turns(arms, CPU, turns=5, seconds=1e-6, tell=lambda what: None)
+    take_turns(arms, CPU, seconds=1e-6, tell=lambda what: None)
     turns = [name for i, name in enumerate(order) if i == 0 or order[i - 1] != name]
     assert turns == ["a", "b"] * 6  # one cold start each, then five turns
     for one in arms:
@@ -51,8 +52,7 @@ def test_arms_take_turns_and_keep_the_least_and_the_median():
 
 @pytest.mark.parametrize("width", [32, 64])
 def test_the_operations_of_a_step_are_those_that_torch_counts(width):
-    """Torch's own counter sees every product of the textbook form; it also counts the whole square of the scores, and
-    the way back into the embedding, which has no product, not at all."""
+    """Torch's own counter sees every product of the textbook form. It also counts the masked half of the scores."""
     config = bench_config(width=width, batch=4)
     advance = textbook(config, LENGTH, CPU)
     with FlopCounterMode(display=False) as counted:
@@ -74,19 +74,16 @@ def test_the_peak_is_a_rate_that_a_product_reaches():
     peak = product_peak(CPU, 256)
     left, right = torch.randn(2, 256, 256)
     arm = Arm("product", lambda: lambda: left @ right)
-    take_turns([arm], CPU, turns=5, seconds=0.01, tell=lambda what: None)
+    take_turns([arm], CPU, seconds=0.01, tell=lambda what: None)
     reached = 2 * 256**3 * arm.per_second
     assert 0.2 * peak < reached < 5 * peak
 
 
-def test_a_worker_steps_when_it_is_told_and_stops():
-    worker = Worker(threads=1, width=16)
-    worker.start(0.1)
-    steps, peak = worker.answer()
+def test_a_worker_process_times_its_own_run():
+    with start_worker(threads=1, width=16) as worker:
+        steps, peak = worker.submit(take_turn, 0.1).result()
     assert steps > 0
     assert peak > 1e8
-    worker.stop()
-    assert not worker._process.is_alive()
 
 
 def test_the_command_writes_every_figure_of_a_cpu(tmp_path):
@@ -117,26 +114,13 @@ def test_a_mistake_is_one_sentence(words, said):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-SAME_WORK = """
-import sys
-import torch
-from latebloom.bench import peers
-
-given = peers.layer_inputs(8, batch=3, tokens=5)
-ours, theirs = peers.latebloom_lstm(*given)(), peers.installed_peers()[sys.argv[1]](*given)()
-for mine, other in zip(ours, theirs, strict=True):
-    torch.testing.assert_close(mine, torch.tensor(other.tolist()), rtol=1e-4, atol=1e-5)
-print(len(ours))
-"""
-
-
-@pytest.mark.parametrize("name", list(peers.PEERS))
-def test_a_peer_does_the_same_work(name):
-    """In a process of its own: JAX warns wherever somebody forks after it was imported."""
-    if find_spec(peers.PEERS[name][0]) is None:
-        pytest.skip(f"{name} is not installed")
-    ran = subprocess.run([sys.executable, "-c", SAME_WORK, name], capture_output=True, text=True)
-    assert (ran.returncode, ran.stdout) == (0, "6\n"), ran.stderr
+def test_the_programs_in_jax_do_the_same_work():
+    if find_spec("jax") is None:
+        pytest.skip("JAX is not installed")
+    command = [sys.executable, str(Path(__file__).with_name("jax_checks.py"))]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.split() == ["lstm_layer", "same_model_and_training", "batches", "stacked_runs"]
 
 
 def test_peers_that_are_not_there_are_named(monkeypatch):

@@ -1,1 +1,1 @@
-"""How fast training is here, with every figure beside what it is compared with."""
+"""`latebloom bench`: training speed on this machine, beside what it is compared with."""

@@ -1,12 +1,14 @@
-"""What is compared: a run as it is, captured, stacked, and with an LSTM from a textbook."""
+"""The programs that are timed: one run, stacked runs, and LSTM layers by themselves.
 
-from collections.abc import Callable
+Shapes: S stacked models, B sequences, T tokens, D width.
+"""
+
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from latebloom.bench.measure import Advance
 from latebloom.config import RunConfig
 from latebloom.engine.trainer import Trainer
 from latebloom.kernels.lstm import Weights, fused_lstm, lstm_loop
@@ -16,24 +18,30 @@ from latebloom.tasks.stream import Stream
 
 
 class OneLength(Stream):
-    """A stream whose batches all have one length, so that a step is always the same work."""
+    """A stream whose batches all have one length, so that every step is the same work."""
 
     def length(self, index: int) -> int:
         return self.training_length
 
 
-def _fix_length(trainer: Trainer, config: RunConfig, length: int) -> Callable[[], Any]:
+def _fix_length(trainer: Trainer, config: RunConfig, length: int) -> Advance:
     trainer.stream = OneLength(config.task, config.seed, length)
     return trainer.advance
 
 
-def single(config: RunConfig, length: int, device: torch.device, *, capture: bool) -> Callable[[], Any]:
-    """One run, as it is or captured."""
+def single(config: RunConfig, length: int, device: torch.device, *, capture: bool) -> Advance:
+    """Return the step of one run, eager or captured in a CUDA graph."""
     return _fix_length(Trainer([config], device, capture=capture), config, length)
 
 
-def textbook(config: RunConfig, length: int, device: torch.device) -> Callable[[], Any]:
-    """A run whose LSTM goes token by token in Python, as it is often written."""
+def stacked(config: RunConfig, length: int, device: torch.device, runs: int) -> Advance:
+    """Return the step of a stack of runs."""
+    trainer = Trainer([replace(config, seed=seed) for seed in range(runs)], device, stacked=True)
+    return _fix_length(trainer, config, length)
+
+
+def textbook(config: RunConfig, length: int, device: torch.device) -> Advance:
+    """Return the step of one run whose LSTM is a Python loop over tokens."""
     return _fix_length(textbook_trainer(config, device), config, length)
 
 
@@ -46,7 +54,7 @@ def textbook_trainer(config: RunConfig, device: torch.device) -> Trainer:
 
 
 class TextbookLSTM(nn.Module):
-    """An LSTM by `lstm_loop`, with the parameters of one of torch's."""
+    """An LSTM by `lstm_loop`, with the parameters of an `nn.LSTM`."""
 
     def __init__(self, cell: nn.LSTM) -> None:
         super().__init__()
@@ -54,50 +62,39 @@ class TextbookLSTM(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
-        nothing = x.new_zeros(x.shape[0], x.shape[2])
-        return lstm_loop(x, Weights(*self.cell.all_weights[0]), nothing, nothing)[0]
+        zeros = x.new_zeros(x.shape[0], x.shape[2])
+        return lstm_loop(x, Weights(*self.cell.all_weights[0]), zeros, zeros)[0]
 
 
-def stacked(config: RunConfig, length: int, device: torch.device, runs: int) -> Callable[[], Any]:
-    """So many runs as one program."""
-    trainer = Trainer([replace(config, seed=seed) for seed in range(runs)], device, stacked=True)
-    return _fix_length(trainer, config, length)
-
-
-def library_lstms(width: int, models: int, batch: int, tokens: int, device: torch.device) -> Callable[[], Any]:
-    """Forward and back through one `nn.LSTM` after the other."""
+def library_lstms(width: int, models: int, batch: int, tokens: int, device: torch.device) -> Advance:
+    """Return the forward and backward pass of several `nn.LSTM`, one after the other."""
     cells = [nn.LSTM(width, width, batch_first=True).to(device) for _ in range(models)]
     inputs = [torch.randn(batch, tokens, width, device=device, requires_grad=True) for _ in cells]
-    slope = torch.randn(batch, tokens, width, device=device)
+    gradient = torch.randn(batch, tokens, width, device=device)
 
     def both() -> None:
         for cell, x in zip(cells, inputs, strict=True):
-            torch.autograd.grad(cell(x)[0], [x, *cell.parameters()], slope)
+            torch.autograd.grad(cell(x)[0], [x, *cell.parameters()], gradient)
 
     return both
 
 
-def fused_lstms(width: int, models: int, batch: int, tokens: int, device: torch.device) -> Callable[[], Any]:
-    """The same through the fused kernels, all at once."""
-    bound = width**-0.5
-
-    def uniform(*shape: int) -> Tensor:
-        return torch.empty(models, *shape, device=device).uniform_(-bound, bound).requires_grad_()
-
-    weights = Weights(uniform(4 * width, width), uniform(4 * width, width), uniform(4 * width), uniform(4 * width))
+def fused_lstms(width: int, models: int, batch: int, tokens: int, device: torch.device) -> Advance:
+    """Return the forward and backward pass of as many LSTMs by the fused kernels, all at once."""
+    cells = [nn.LSTM(width, width).to(device).all_weights[0] for _ in range(models)]
+    weights = Weights(*(torch.stack(each).detach().requires_grad_() for each in zip(*cells, strict=True)))
     x = torch.randn(models, batch, tokens, width, device=device, requires_grad=True)
-    slope = torch.randn_like(x)
-    nothing = torch.zeros(models, batch, width, device=device)
+    gradient, zeros = torch.randn_like(x), torch.zeros(models, batch, width, device=device)
 
     def both() -> None:
-        outputs, _, _ = fused_lstm(x, weights, nothing, nothing)
-        torch.autograd.grad(outputs, [x, *weights], slope)
+        outputs, _, _ = fused_lstm(x, weights, zeros, zeros)
+        torch.autograd.grad(outputs, [x, *weights], gradient)
 
     return both
 
 
-def captured(step: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
-    """A step as one CUDA graph."""
+def captured(step: Advance, device: torch.device) -> Advance:
+    """Return a step as one CUDA graph."""
     stream = torch.cuda.Stream(device)
     with torch.cuda.stream(stream):
         for _ in range(2):
@@ -107,8 +104,8 @@ def captured(step: Callable[[], Any], device: torch.device) -> Callable[[], Any]
         with torch.cuda.graph(graph, stream=stream):
             step()
 
-    def replay() -> Callable[[], Any]:
+    def replay() -> Advance:
         graph.replay()
-        return step  # what the graph reads must stay alive
+        return step  # keeps alive what the graph reads
 
     return replay

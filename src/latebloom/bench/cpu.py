@@ -1,31 +1,29 @@
-"""The benchmark on a CPU: a process of one thread for every core, against one process with all the threads."""
+"""The benchmark on a CPU: one process of one thread per core against one process with all the threads."""
 
 import multiprocessing as mp
 import os
 import time
-from collections.abc import Callable
-from multiprocessing.connection import Connection
+from concurrent.futures import ProcessPoolExecutor, wait
+from contextlib import ExitStack
 from statistics import median
 from typing import Any
 
 import torch
 
 from latebloom.bench.arms import single, textbook
-from latebloom.bench.measure import product_peak
+from latebloom.bench.measure import TURNS, Advance, Tell, product_peak, timed
 from latebloom.bench.peers import installed_peers, latebloom_lstm, layer_inputs
 from latebloom.bench.settings import LENGTH, bench_config
 from latebloom.bench.work import step_operations
 from latebloom.engine.surroundings import memory_kept
 
-Tell = Callable[[str], None]
-TURNS = 5
 CPU = torch.device("cpu")
 
 
 def bench_cpu(cores: int, *, seconds: float, peers: bool = False, tell: Tell) -> dict[str, Any]:
-    """Steps a second of each way, taken in turns; ratios between them; the share of the machine's product peak."""
+    """Return steps per second of each arm, timed in turn, their ratios, and the share of the matrix-product peak."""
     layers = ["Latebloom", *installed_peers()] if peers else []
-    ways: dict[str, list[dict[str, Any]]] = {
+    arms: dict[str, list[dict[str, Any]]] = {
         "one process, all threads": [{"threads": cores}],
         "one process a core": [{"threads": 1}] * cores,
         "one process, one thread": [{"threads": 1}],
@@ -33,100 +31,80 @@ def bench_cpu(cores: int, *, seconds: float, peers: bool = False, tell: Tell) ->
         "the same, textbook LSTM": [{"threads": 1, "textbook": True}],
         **{f"an LSTM layer, {name}": [{"threads": 1, "layer": name}] for name in layers},
     }
-    rates: dict[str, list[float]] = {name: [] for name in ways}
-    peaks: dict[str, list[float]] = {name: [] for name in ways}
-    crews = {name: [Worker(**about) for about in workers] for name, workers in ways.items()}
-    try:
+    rates: dict[str, list[float]] = {name: [] for name in arms}
+    peaks: dict[str, list[float]] = {name: [] for name in arms}
+    with ExitStack() as processes:
+        workers = {
+            name: [processes.enter_context(start_worker(**settings)) for settings in each]
+            for name, each in arms.items()
+        }
         tell("starting")
-        for worker in (worker for crew in crews.values() for worker in crew):
-            worker.wait()
+        wait([worker.submit(take_turn, 1e-3) for each in workers.values() for worker in each])
         for turn in range(TURNS):
-            for name, crew in crews.items():
+            for name, each in workers.items():
                 tell(f"{name}: turn {turn + 1} of {TURNS}")
-                for worker in crew:
-                    worker.start(seconds)
-                answers = [worker.answer() for worker in crew]
-                rates[name].append(sum(steps for steps, _ in answers))
+                answers = [turn.result() for turn in [worker.submit(take_turn, seconds) for worker in each]]
+                rates[name].append(sum(rate for rate, _ in answers))
                 peaks[name].append(sum(peak for _, peak in answers))
-    finally:
-        for crew in crews.values():
-            for worker in crew:
-                worker.stop()
-    # A share is taken turn by turn: the machine's peak at that moment is what the step could have had.
-    shares = {}
-    for name, width in (("one process, one thread", 64), ("the same, width 128", 128)):
+
+    def share(name: str, width: int) -> dict[str, float]:
+        # Turn by turn: what the step could have reached is the machine's peak at that moment.
         operations = step_operations(bench_config(width=width), LENGTH)
-        shares[width] = [operations * r / p for r, p in zip(rates[name], peaks[name], strict=True)]
-    apart, together = rates["one process a core"], rates["one process, all threads"]
-    ratios = [a / b for a, b in zip(apart, together, strict=True)]
-    ours, *theirs = [rates[f"an LSTM layer, {name}"] for name in layers] or [[]]
+        return _best([operations * rate / peak for rate, peak in zip(rates[name], peaks[name], strict=True)])
+
+    def ratio(name: str, other: str) -> dict[str, float]:
+        return _best([a / b for a, b in zip(rates[name], rates[other], strict=True)])
+
+    ours = "an LSTM layer, Latebloom"
     return {
         "cores": cores,
-        "steps_per_second": {name: {"maximum": max(r), "median": median(r)} for name, r in rates.items()},
-        "processes_over_threads": {"maximum": max(ratios), "median": median(ratios)},
-        "share_of_peak": {str(width): {"maximum": max(s), "median": median(s)} for width, s in shares.items()},
-        "ratio_to_textbook": median(
-            a / b for a, b in zip(rates["one process, one thread"], rates["the same, textbook LSTM"], strict=True)
-        ),
-        "ratio_to_peers": {
-            name: median(a / b for a, b in zip(ours, their, strict=True))
-            for name, their in zip(layers[1:], theirs, strict=True)
-        },
+        "steps_per_second": {name: _best(each) for name, each in rates.items()},
+        "processes_over_threads": ratio("one process a core", "one process, all threads"),
+        "share_of_peak": {"64": share("one process, one thread", 64), "128": share("the same, width 128", 128)},
+        "ratio_to_textbook": ratio("one process, one thread", "the same, textbook LSTM")["median"],
+        "ratio_to_peers": {name: ratio(ours, f"an LSTM layer, {name}")["median"] for name in layers[1:]},
     }
 
 
-class Worker:
-    """A process with a run of its own, which steps when it is told to."""
-
-    def __init__(self, **about: Any) -> None:
-        context = mp.get_context("spawn")
-        self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_work, args=(other, about), daemon=True)
-        self._process.start()
-        self._is_ready = False
-
-    def wait(self) -> None:
-        """Until it has a run and has warmed up."""
-        if not self._is_ready:
-            self._pipe.recv()
-            self._is_ready = True
-
-    def start(self, seconds: float) -> None:
-        self.wait()
-        self._pipe.send(seconds)
-
-    def answer(self) -> tuple[float, float]:
-        """Steps a second, and the operations a second of a matrix product just after them."""
-        return self._pipe.recv()
-
-    def stop(self) -> None:
-        self._pipe.send(None)
-        self._process.join(10)
+def _best(values: list[float]) -> dict[str, float]:
+    return {"maximum": max(values), "median": median(values)}
 
 
-def _work(pipe: Connection, about: dict[str, Any]) -> None:
-    torch.set_num_threads(about["threads"])
-    advance = _layer(about["layer"]) if "layer" in about else _run(about)
-    with memory_kept():  # as a run has it
-        for _ in range(3):
-            advance()
-        pipe.send("ready")
-        while (seconds := pipe.recv()) is not None:
-            steps, started = 0, time.perf_counter()
-            while time.perf_counter() - started < seconds:
-                advance()
-                steps += 1
-            rate = steps / (time.perf_counter() - started)
-            pipe.send((rate, product_peak(CPU, 1024)))
+def start_worker(**settings: Any) -> ProcessPoolExecutor:
+    """Return a process with a run of its own, which `take_turn` times."""
+    return ProcessPoolExecutor(1, mp.get_context("spawn"), _build, (settings,))
 
 
-def _run(about: dict[str, Any]) -> Callable[[], Any]:
-    config = bench_config(width=about.get("width", 64))
-    return textbook(config, LENGTH, CPU) if about.get("textbook") else single(config, LENGTH, CPU, capture=False)
+_process = ExitStack()
+_advance: Advance
+"""What this worker process times."""
 
 
-def _layer(name: str) -> Callable[[], Any]:
-    if hasattr(os, "sched_setaffinity"):  # not every library can be told to take one thread, but a core is a core
+def _build(settings: dict[str, Any]) -> None:
+    global _advance
+    _process.enter_context(memory_kept())  # as in a run
+    torch.set_num_threads(settings["threads"])
+    config = bench_config(width=settings.get("width", 64))
+    if "layer" in settings:
+        _advance = _layer(settings["layer"])
+    elif "textbook" in settings:
+        _advance = textbook(config, LENGTH, CPU)
+    else:
+        _advance = single(config, LENGTH, CPU, capture=False)
+    timed(_advance, 3, CPU)  # cold
+
+
+def take_turn(seconds: float) -> tuple[float, float]:
+    """Return steps per second, and the operations per second of a matrix product just after them."""
+    steps, started = 0, time.perf_counter()
+    while (passed := time.perf_counter() - started) < seconds:
+        _advance()
+        steps += 1
+    return steps / passed, product_peak(CPU, 1024)
+
+
+def _layer(name: str) -> Advance:
+    if hasattr(os, "sched_setaffinity"):  # not every library can be limited to one thread, but to one core
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     build = latebloom_lstm if name == "Latebloom" else installed_peers()[name]
     return build(*layer_inputs(64))

@@ -1,51 +1,64 @@
-"""The benchmark on a GPU: stacked runs against single ones, and the fused LSTM against the library's."""
+"""The benchmark on a GPU: stacked runs against single ones, the fused LSTM against cuDNN's, and JAX as a peer."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 
 from latebloom.bench.arms import captured, fused_lstms, library_lstms, single, stacked, textbook
-from latebloom.bench.measure import Arm, product_peak, take_turns
+from latebloom.bench.measure import Advance, Arm, Tell, product_peak, take_turns
+from latebloom.bench.peers import installed_peers
 from latebloom.bench.settings import LENGTH, bench_config
 from latebloom.bench.work import step_operations
 from latebloom.kernels.precision import Precision, precision
 
-Tell = Callable[[str], None]
 SEEDS = 64
-TURNS = 5
 
 
-def bench_gpu(device: torch.device, *, mode: Precision, seconds: float, growth: bool, tell: Tell) -> dict[str, Any]:
-    """Every figure of the benchmark but the study of a hundred seeds."""
+def bench_gpu(
+    device: torch.device, *, mode: Precision, seconds: float, growth: bool, peers: bool, tell: Tell
+) -> dict[str, Any]:
+    """Return every figure of the benchmark except the study of a hundred seeds."""
+    if peers:
+        installed_peers()  # raises before anything is timed
     with precision(mode):
         peak = product_peak(device, 8192)
         report: dict[str, Any] = {"precision": mode, "product_peak_tflops": peak / 1e12}
-        report |= _steps(device, mode, seconds, peak, tell)
+        report |= _steps(device, mode, seconds, peak, peers, tell)
         report["fused_lstm"] = {str(width): _lstms(device, width, seconds, tell) for width in (64, 128)}
-        for width, figures in report["fused_lstm"].items():
-            suffix = "" if width == "64" else f"_{width}"
-            report[f"fused_lstm_ratio{suffix}"] = figures["ratio_to_captured"]
+        report["fused_lstm_ratio"] = report["fused_lstm"]["64"]["ratio_to_captured"]
+        report["fused_lstm_ratio_128"] = report["fused_lstm"]["128"]["ratio_to_captured"]
         if growth:
             report["growth"] = _growth(device, mode, seconds, peak, tell)
     return report
 
 
-def _steps(device: torch.device, mode: Precision, seconds: float, peak: float, tell: Tell) -> dict[str, Any]:
+def _steps(
+    device: torch.device, mode: Precision, seconds: float, peak: float, peers: bool, tell: Tell
+) -> dict[str, Any]:
     config = bench_config(precision=mode)
     arms = [
         Arm("eager single run", partial(single, config, LENGTH, device, capture=False)),
         Arm("textbook LSTM, eager single run", partial(textbook, config, LENGTH, device)),
         Arm("captured single run", partial(single, config, LENGTH, device, capture=True)),
-        Arm(f"{SEEDS} stacked runs", partial(stacked, config, LENGTH, device, SEEDS), SEEDS),
-        Arm(f"{4 * SEEDS} stacked runs", partial(stacked, config, LENGTH, device, 4 * SEEDS), 4 * SEEDS),
+        *(Arm(f"{n} stacked runs", partial(stacked, config, LENGTH, device, n), n) for n in (SEEDS, 4 * SEEDS)),
     ]
-    take_turns(arms, device, turns=TURNS, seconds=seconds, tell=tell)
     eager, loop, alone, some, many = arms
+    compile_seconds: dict[str, float] = {}
+
+    def jax_program(runs: int) -> Advance:
+        from latebloom.bench.jax_model import Stacked, gpu
+
+        program = Stacked(config, LENGTH, runs, gpu(device.index or 0))
+        compile_seconds[str(runs)] = program.compile_seconds
+        return program.advance
+
+    jax_arms = [Arm(f"JAX, runs at once: {arm.runs}", partial(jax_program, arm.runs), arm.runs) for arm in arms[2:]]
+    arms += jax_arms if peers else []
+    take_turns(arms, device, seconds=seconds, tell=tell)
     operations = step_operations(config, LENGTH)
     best = max(some, many, key=lambda arm: arm.per_second)
-    return {
+    report = {
         "arms": {arm.name: arm.to_json() | {"share_of_peak": operations * arm.per_second / peak} for arm in arms},
         "operations_of_a_step": operations,
         "seed_steps_per_second": best.per_second,
@@ -56,6 +69,11 @@ def _steps(device: torch.device, mode: Precision, seconds: float, peak: float, t
         "price_of_64_seeds": min(some.seconds) / min(alone.seconds),
         "share_of_peak": operations * best.per_second / peak,
     }
+    if peers:
+        pairs = zip((alone, some, many), jax_arms, strict=True)
+        report["ratio_to_jax"] = {str(ours.runs): ours.per_second / theirs.per_second for ours, theirs in pairs}
+        report["jax"] = {"version": __import__("jax").__version__, "compile_seconds": compile_seconds}
+    return report
 
 
 def _lstms(device: torch.device, width: int, seconds: float, tell: Tell) -> dict[str, Any]:
@@ -65,7 +83,7 @@ def _lstms(device: torch.device, width: int, seconds: float, tell: Tell) -> dict
         Arm(f"the same, captured, width {width}", lambda: captured(library_lstms(*shape), device), SEEDS),
         Arm(f"the fused LSTM, captured, width {width}", lambda: captured(fused_lstms(*shape), device), SEEDS),
     ]
-    take_turns(arms, device, turns=TURNS, seconds=seconds / 2, tell=tell)
+    take_turns(arms, device, seconds=seconds / 2, tell=tell)
     eager, library, fused = arms
     return {
         "arms": {arm.name: arm.to_json() for arm in arms},
@@ -75,7 +93,7 @@ def _lstms(device: torch.device, width: int, seconds: float, tell: Tell) -> dict
 
 
 def _growth(device: torch.device, mode: Precision, seconds: float, peak: float, tell: Tell) -> list[dict[str, Any]]:
-    """How a stack's speed changes with seeds, width and length, each alone."""
+    """Return a stack's speed for several numbers of runs, widths and lengths, one of them changed at a time."""
     settings = [{"runs": runs} for runs in (4, 16, 64, 256)]
     settings += [{"width": width} for width in (32, 128)]
     settings += [{"length": length} for length in (7, 31, 63)]
@@ -83,14 +101,12 @@ def _growth(device: torch.device, mode: Precision, seconds: float, peak: float, 
     for changes in settings:
         runs, length = changes.pop("runs", SEEDS), changes.get("length", LENGTH)
         config = bench_config(precision=mode, **changes)
-        tokens = config.task.token_count(length)
-        name = f"{runs} runs, width {config.model.width}, {tokens} tokens"
+        about = {"runs": runs, "width": config.model.width, "tokens": config.task.token_count(length)}
+        name = "{runs} runs, width {width}, {tokens} tokens".format(**about)
         arms.append(Arm(name, partial(stacked, config, length, device, runs), runs))
-        counted.append(
-            {"runs": runs, "width": config.model.width, "tokens": tokens, "operations": step_operations(config, length)}
-        )
-    take_turns(arms, device, turns=TURNS, seconds=seconds / 2, tell=tell)
+        counted.append(about | {"operations": step_operations(config, length)})
+    take_turns(arms, device, seconds=seconds / 2, tell=tell)
     return [
         about | arm.to_json() | {"share_of_peak": about["operations"] * arm.per_second / peak}
-        for about, arm in zip(counted, arms, strict=True)
+        for arm, about in zip(arms, counted, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Timing that can be trusted on a noisy machine: arms take turns in one run, and the least and the median are kept."""
+"""Timing on a noisy machine: arms are timed in turn, and the minimum and the median over the turns are kept."""
 
 import time
 from collections.abc import Callable
@@ -8,23 +8,28 @@ from typing import Any
 
 import torch
 
+Advance = Callable[[], Any]
+"""Does one step. It may return before the device has finished."""
+Tell = Callable[[str], None]
+TURNS = 5
+
 
 @dataclass
 class Arm:
-    """Something to time: `advance` does `runs` runs' step once."""
+    """A program to time: what `build` returns does one step of `runs` runs."""
 
     name: str
-    build: Callable[[], Callable[[], Any]]
+    build: Callable[[], Advance]
     runs: int = 1
     seconds: list[float] = field(default_factory=list)
-    """Of one step, for each turn."""
+    """The time of one step, for each turn."""
     cold_seconds: float = 0.0
-    """From nothing to the third step: building, compiling, capturing."""
+    """From the start to the end of the third step: building, compiling, capturing."""
     peak_bytes: int = 0
 
     @property
     def per_second(self) -> float:
-        """Steps of a run a second, all runs counted, in the best turn."""
+        """Steps per second in the best turn, summed over the runs."""
         return self.runs / min(self.seconds)
 
     def to_json(self) -> dict[str, Any]:
@@ -37,52 +42,50 @@ class Arm:
         }
 
 
-def take_turns(
-    arms: list[Arm], device: torch.device, *, turns: int, seconds: float, tell: Callable[[str], None]
-) -> None:
-    """Time every arm `turns` times for about `seconds` each, one after the other, again and again."""
-    ready: list[tuple[Arm, Callable[[], Any], int]] = []
+def take_turns(arms: list[Arm], device: torch.device, *, seconds: float, tell: Tell) -> None:
+    """Build every arm, and then time each for about `seconds` in each of several turns."""
+    on_gpu = device.type == "cuda"
+    ready: list[tuple[Arm, Advance, int]] = []
     for arm in arms:
         tell(f"{arm.name}: starting")
-        if device.type == "cuda":
+        if on_gpu:
             torch.cuda.synchronize(device)
             torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+        before = torch.cuda.memory_allocated(device) if on_gpu else 0
         started = time.perf_counter()
         advance = arm.build()
-        for _ in range(3):
-            advance()
-        wait(device)
+        timed(advance, 3, device)
         arm.cold_seconds = time.perf_counter() - started
-        once = _timed(advance, 2, device)
+        once = timed(advance, 2, device)
         ready.append((arm, advance, max(2, round(seconds / max(once, 1e-6)))))
-        if device.type == "cuda":
-            arm.peak_bytes = torch.cuda.max_memory_allocated(device) - before
-    for turn in range(turns):
+        arm.peak_bytes = torch.cuda.max_memory_allocated(device) - before if on_gpu else 0
+    for turn in range(TURNS):
         for arm, advance, steps in ready:
-            tell(f"{arm.name}: turn {turn + 1} of {turns}")
-            arm.seconds.append(_timed(advance, steps, device))
+            tell(f"{arm.name}: turn {turn + 1} of {TURNS}")
+            arm.seconds.append(timed(advance, steps, device))
 
 
-def _timed(advance: Callable[[], Any], steps: int, device: torch.device) -> float:
-    """Seconds of one of several steps."""
-    wait(device)
+def timed(advance: Advance, steps: int, device: torch.device) -> float:
+    """Return the mean time of a step in seconds, with all of its work on the device done."""
+    _wait(device)
     started = time.perf_counter()
+    last: Any = None
     for _ in range(steps):
-        advance()
-    wait(device)
+        last = advance()
+    if hasattr(last, "block_until_ready"):  # JAX has a queue of its own, before that of the device
+        last.block_until_ready()
+    _wait(device)
     return (time.perf_counter() - started) / steps
 
 
-def wait(device: torch.device) -> None:
-    """Until the device has done what it was given."""
+def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def product_peak(device: torch.device, size: int) -> float:
-    """Floating-point operations a second of one large matrix product in float32, as torch is set now."""
+    """Return the floating-point operations per second of a large float32 matrix product, as torch is set now."""
     left, right = torch.randn(2, size, size, device=device)
-    _timed(lambda: left @ right, 1, device)  # cold
-    best = min(_timed(lambda: left @ right, 3, device) for _ in range(5))
+    timed(lambda: left @ right, 1, device)  # cold
+    best = min(timed(lambda: left @ right, 3, device) for _ in range(5))
     return 2 * size**3 / best

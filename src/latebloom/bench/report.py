@@ -1,4 +1,4 @@
-"""The benchmark as a command: runs it, prints it, writes it."""
+"""The benchmark as a command: run it, write the figures to a file and print them."""
 
 from pathlib import Path
 from typing import Any
@@ -27,59 +27,72 @@ def run_bench(
     steps: int,
     peers: bool = False,
 ) -> dict[str, Any]:
-    """Every figure there is for this machine, on the terminal and in a file; the file is written as it goes."""
+    """Run the benchmark of a device. The file is written before the long study too."""
     chosen = choose_device(device)
-    console = Console(stderr=True)
     report: dict[str, Any] = {"environment": describe_environment(0, str(chosen))}
-    with console.status("starting") as status:
-
-        def tell(what: str) -> None:
-            status.update(what)
-
+    with Console(stderr=True).status("starting") as status:
         if chosen.type == "cuda":
             report["environment"]["triton"] = __import__("triton").__version__
-            report |= bench_gpu(chosen, mode=mode, seconds=seconds, growth=growth, tell=tell)
+            settings: dict[str, Any] = {"mode": mode, "seconds": seconds, "growth": growth, "peers": peers}
+            report |= bench_gpu(chosen, **settings, tell=status.update)
             write_json(out, report)
             if hundred:
                 torch.cuda.empty_cache()
-                report |= hundred_seeds(chosen, seeds=100, steps=steps, tell=tell)
+                report |= hundred_seeds(chosen, seeds=100, steps=steps, tell=status.update)
         else:
-            report |= bench_cpu(usable_cores(), seconds=seconds, peers=peers, tell=tell)
+            report |= bench_cpu(usable_cores(), seconds=seconds, peers=peers, tell=status.update)
     write_json(out, report)
     Console().print(gpu_table(report) if chosen.type == "cuda" else cpu_table(report))
     return report
 
 
 def gpu_table(report: dict[str, Any]) -> Table:
-    table = Table(title=f"{report['environment']['accelerator']}, {report['precision']}", title_justify="left")
-    for heading in ("", "step, ms", "median", "seed-steps/s", "of peak", "cold, s", "MB"):
-        table.add_column(heading, justify="left" if not heading else "right", no_wrap=bool(heading))
+    table = _table(
+        f"{report['environment']['accelerator']}, {report['precision']}",
+        *("step, ms", "median", "seed-steps/s", "of peak", "cold, s", "MB"),
+    )
     lstm_arms = {name: arm for figures in report["fused_lstm"].values() for name, arm in figures["arms"].items()}
     for name, arm in {**report["arms"], **lstm_arms}.items():
-        share = f"{arm['share_of_peak']:.1%}" if "share_of_peak" in arm else ""
-        times = (f"{arm['step_ms']['minimum']:.3f}", f"{arm['step_ms']['median']:.3f}")
-        memory = f"{arm['peak_memory_mb']:,.0f}" if arm["peak_memory_mb"] else ""
-        rate = f"{arm['seed_steps_per_second']:,.0f}"
-        table.add_row(name, *times, rate, share, f"{arm['cold_seconds']:.1f}", memory)
-    ratios = ("ratio_to_eager", "ratio_to_captured", "ratio_to_textbook", "price_of_64_seeds")
-    for name in (*ratios, "fused_lstm_ratio", "fused_lstm_ratio_128"):
-        table.add_row(name.replace("_", " "), "", "", f"{report[name]:.1f}")
+        table.add_row(
+            name,
+            *(f"{arm['step_ms'][which]:.3f}" for which in ("minimum", "median")),
+            f"{arm['seed_steps_per_second']:,.0f}",
+            f"{arm['share_of_peak']:.1%}" if "share_of_peak" in arm else "",
+            f"{arm['cold_seconds']:.1f}",
+            f"{arm['peak_memory_mb']:,.0f}" if arm["peak_memory_mb"] else "",
+        )
+    names = ("ratio_to_eager", "ratio_to_captured", "ratio_to_textbook", "price_of_64_seeds", "fused_lstm_ratio")
+    ratios = {name.replace("_", " "): report[name] for name in (*names, "fused_lstm_ratio_128")}
+    for runs, ratio in report.get("ratio_to_jax", {}).items():
+        ratios[f"ratio to JAX, runs at once: {runs}"] = ratio
+        ratios[f"JAX, seconds to compile, runs at once: {runs}"] = report["jax"]["compile_seconds"][runs]
     if "hundred_seed_minutes" in report:
-        table.add_row("100 seeds, both ways, minutes", "", "", f"{report['hundred_seed_minutes']:.1f}")
+        ratios["100 seeds, both ways, minutes"] = report["hundred_seed_minutes"]
+    for name, ratio in ratios.items():
+        table.add_row(name, "", "", f"{ratio:.1f}")
     return table
 
 
 def cpu_table(report: dict[str, Any]) -> Table:
-    table = Table(title=f"{report['environment']['processor']}, {report['cores']} cores", title_justify="left")
-    for heading in ("", "best turn", "median"):
-        table.add_column(heading, justify="left" if not heading else "right")
+    table = _table(f"{report['environment']['processor']}, {report['cores']} cores", "best turn", "median")
+
+    def add(name: str, value: dict[str, float], shown: str) -> None:
+        table.add_row(name, *(format(value[which], shown) if which in value else "" for which in ("maximum", "median")))
+
     for name, rate in report["steps_per_second"].items():
-        table.add_row(f"{name}: steps/s", f"{rate['maximum']:.1f}", f"{rate['median']:.1f}")
-    ratio = report["processes_over_threads"]
-    table.add_row("a process a core / all threads in one", f"{ratio['maximum']:.2f}", f"{ratio['median']:.2f}")
+        add(f"{name}: steps/s", rate, ".1f")
+    add("one process a core / one process, all threads", report["processes_over_threads"], ".2f")
     for width, share in report["share_of_peak"].items():
-        table.add_row(f"share of the product peak, width {width}", f"{share['maximum']:.0%}", f"{share['median']:.0%}")
-    table.add_row("ratio to a textbook LSTM", "", f"{report['ratio_to_textbook']:.2f}")
+        add(f"share of the product peak, width {width}", share, ".0%")
+    add("ratio to a textbook LSTM", {"median": report["ratio_to_textbook"]}, ".2f")
     for name, ratio in report["ratio_to_peers"].items():
-        table.add_row(f"an LSTM layer, ratio to {name}", "", f"{ratio:.2f}")
+        add(f"an LSTM layer, ratio to {name}", {"median": ratio}, ".2f")
+    return table
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
     return table

@@ -1,4 +1,4 @@
-"""What is timed: a hybrid of four blocks on sequences of 25 tokens, unless told otherwise."""
+"""What is timed: a hybrid of four blocks on sequences of 25 tokens by default."""
 
 from latebloom.config import RunConfig
 from latebloom.engine.settings import Phase, Training
@@ -11,7 +11,7 @@ LENGTH = 15
 
 
 def bench_config(*, width: int = 64, batch: int = 64, length: int = LENGTH, precision: Precision = "tf32") -> RunConfig:
-    """A joint run of the hybrid: attention is in, so that nothing is skipped."""
+    """Return a joint run of the hybrid, in which attention is enabled from the first step."""
     phase = Phase(batch_size=batch)
     training = Training(steps=10**9, length=max(25, length), full=phase, delayed=phase, precision=precision)
     return RunConfig(task=Composite(), model=hybrid(width=width), training=training)

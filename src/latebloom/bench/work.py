@@ -1,14 +1,13 @@
-"""What a step of a run takes at the least, counted from its settings.
-
-Shapes: B sequences, T tokens, D width, A asked positions, V vocabulary.
-"""
+"""The floating-point operations of a training step, counted from its settings."""
 
 from latebloom.config import RunConfig
 
 
 def step_operations(config: RunConfig, length: int) -> float:
-    """Floating-point operations of the matrix products of one training step, attention in: a product forward is done
-    twice more on the way back."""
+    """Return the operations of all matrix products of one step with attention enabled.
+
+    The backward pass takes two products for each product of the forward pass.
+    """
     model, task, training = config.model, config.task, config.training
     tokens, batch = task.token_count(length), training.full.batch_size
     width = model.width

@@ -31,7 +31,7 @@ def add_arguments(parser: Parser) -> None:
         "--steps", type=integer, default=10_000, metavar="N", help="steps of that study (default: 10000)"
     )
     parser.add_argument(
-        "--peers", action="store_true", help="CPU: also the LSTM layers of other installed libraries (JAX)"
+        "--peers", action="store_true", help="also the same work in JAX: the hybrid on a GPU, an LSTM layer on a CPU"
     )
 
 

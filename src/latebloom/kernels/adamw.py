@@ -37,6 +37,8 @@ def adamw_(
     included; a group with the count 0 is left alone, its moments too.
     """
     beta_first, beta_second = settings.betas
+    rates = torch.where(counts > 0, rates, -1.0)  # how the updates below know a group that is left alone
+    counts = counts.clamp(min=1)
     corrections = torch.stack([1 - beta_first**counts, (1 - beta_second**counts).sqrt()], dim=-1)  # (S, G, 2)
     update = _fused if parameters.is_cuda else adamw_loop
     update(settings, parameters, gradients, first, second, ends, scale, rates, corrections)
@@ -59,11 +61,11 @@ def adamw_loop(
     for group, end in enumerate(ends):
         columns, start = slice(start, end), end
         rate = rates[:, group, None]
+        moves = rate >= 0
         gradient = gradients[:, columns] * scale[:, None]
         mean = torch.lerp(first[:, columns], gradient, 1 - beta_first)
         square = beta_second * second[:, columns] + (1 - beta_second) * gradient * gradient
         correction, root = corrections[:, group, 0, None], corrections[:, group, 1, None]
-        moves = correction > 0  # zero before the first step
         decayed = parameters[:, columns] * (1 - rate * settings.weight_decay)
         moved = decayed - rate / correction * mean / (square.sqrt() / root + settings.epsilon)
         parameters[:, columns] = torch.where(moves, moved, parameters[:, columns])

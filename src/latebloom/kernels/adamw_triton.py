@@ -40,7 +40,7 @@ def _update_kernel(
     rate = tl.load(rates + at)
     correction = tl.load(corrections + 2 * at)
     root = tl.load(corrections + 2 * at + 1)
-    moves = (columns < end) & (correction > 0)  # zero before the first step
+    moves = (columns < end) & (rate >= 0)
     places = model * columns_in_all + columns
     gradient = tl.load(gradients + places, moves, 0.0) * tl.load(scale + model)
     mean = tl.load(first + places, moves, 0.0)
