@@ -243,7 +243,7 @@ def main(options: Namespace) -> None:
     """Train a tiny OLMo-Hybrid jointly and with delayed attention, and compare them by length."""
     results, processes = options.results, options.processes
     job = partial(Job, steps=options.steps, sequences=options.sequences, rotary=options.rotary)
-    rates: dict[str, float] = CHOSEN if options.learning_rate is None else dict.fromkeys(ARMS, options.learning_rate)
+    rates = {arm: options.learning_rate or CHOSEN[arm] for arm in ARMS}
     if options.study:
         tried = [job(arm=arm, seed=seed, learning_rate=rate) for seed, rate, arm in product(HELD_OUT, RATES, ARMS)]
         found = run_all(tried, results, processes)

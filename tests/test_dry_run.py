@@ -75,6 +75,29 @@ def test_the_state_of_the_folder_is_told(tiny, config_file, capsys):
     assert {path: path.read_bytes() for path in Path("whole").rglob("*") if path.is_file()} == before
 
 
+def test_a_run_that_can_be_extended_is_told(tiny, config_file, capsys):
+    """Also without a dry run: a finished run that is extended is trained, not shown."""
+    constant = replace(
+        tiny.training,
+        delayed=replace(tiny.training.delayed, schedule="constant"),
+        full=replace(tiny.training.full, schedule="constant"),
+    )
+    run(replace(tiny, training=constant), "run", device="cpu")
+    before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    dry_run("train", "--out", "run", "training.steps=40")
+    assert (
+        "Folder: run holds this run with other settings; it would be extended from step 24" in capsys.readouterr().err
+    )
+    assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
+    with pytest.raises(SystemExit):
+        dry_run("train", "--out", "run", "training.steps=20")
+    assert "training.steps: 24 steps are done already, more than 20" in capsys.readouterr().err
+    main(["train", "--out", "run", "training.steps=40", "--device", "cpu"])
+    assert "finished already" not in capsys.readouterr().out
+    main(["train", "--out", "run", "--device", "cpu"])
+    assert "run is finished already" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("words", [(), ("--dry-run",)])
 def test_other_settings_than_those_of_the_folder_are_named(words, tiny, config_file, capsys):
     run(tiny, "run", device="cpu")
@@ -115,8 +138,8 @@ def test_many_seeds_and_a_study(config_file, capsys):
 
 def test_the_estimate_adds_up_steps_and_tests(tiny, tmp_path, monkeypatch):
     """A step of the delay takes 1 second, one after it 10, and a token of a test a millionth of one."""
-    monkeypatch.setattr(Estimator, "_measure_step", lambda self, configs, last: 1.0 if configs[0].delay else 10.0)
-    monkeypatch.setattr(Estimator, "_token", lambda self, config: 1e-6)
+    monkeypatch.setattr(Estimator, "_step", lambda self, trainer, configs: 1.0 if configs[0].delay else 10.0)
+    monkeypatch.setattr(Estimator, "_token", lambda self, trainer, config: 1e-6)
     assert Estimator(CPU).seconds({"": tiny}, tmp_path) == pytest.approx(12 * 1 + 12 * 10, abs=0.1)
     late = replace(tiny, delay=replace(tiny.delay, until=at_fraction(0.75)))
     assert Estimator(CPU).seconds({"": late}, tmp_path) == pytest.approx(18 * 1 + 6 * 10, abs=0.1)
@@ -126,6 +149,24 @@ def test_the_estimate_adds_up_steps_and_tests(tiny, tmp_path, monkeypatch):
     assert Estimator(CPU, workers=9).seconds(runs, tmp_path) == pytest.approx(240, abs=0.1)
     save_checkpoint(tmp_path / "a" / "checkpoints", {}, {"step": 14}, tiny.hash)
     assert Estimator(CPU).seconds({"a": tiny}, tmp_path) == pytest.approx(10 * 10, abs=0.1)
+
+
+def test_runs_of_one_program_are_measured_together(tiny):
+    tiny = replace(tiny, training=replace(tiny.training, delayed=tiny.training.full))  # with batches of one size
+    stack = [tiny, replace(tiny, seed=1, delay=None), replace(tiny, seed=2)]
+    estimator = Estimator(CPU)
+    for holding in (True, False):
+        step, token = estimator._measure(stack, holding=holding)
+        assert step > 0
+        assert (token > 0) is not holding
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="takes a GPU")
+def test_many_seeds_on_a_gpu_are_estimated_as_one_program(config_file, capsys):
+    main(["train", "--config", "tiny.json", "--seeds", "20", "--out", "many", "--dry-run", "--device", "cuda"])
+    assert "on cuda, estimated from a few steps" in capsys.readouterr().err
+    assert not Path("many").exists()
 
 
 def test_the_estimate_leaves_the_process_as_it_was(tiny, tmp_path):

@@ -86,40 +86,55 @@ def _describe_phase(phase: Phase) -> str:
     )
 
 
-def describe_folder(folder: Path, runs: Collection[str]) -> str:
-    """Return what training would find of the runs in `folder/NAME`."""
-    places = [RunFolder(folder / name) for name in runs]
-    finished = sum(place.is_finished for place in places)
-    begun = [step for place in places if not place.is_finished and (step := step_reached(place.path))]
-    if len(runs) == 1 and finished:
-        state = "holds this run, finished; nothing would be trained"
-    elif len(runs) == 1 and begun:
-        state = f"holds this run, interrupted; it would continue from step {begun[0]}"
-    elif finished or begun:
-        state = f"holds {finished} finished and {len(begun)} interrupted of the {len(runs)} runs"
-    else:
-        state = "would be used" if folder.exists() else "would be created"
-    return f"Folder: {folder} {state}"
+def describe_folder(folder: Path, config: RunConfig) -> str:
+    """Return what training would do with the folder of a run; raise if it would refuse the folder."""
+    place, step = RunFolder(folder), step_reached(folder)
+    if not place.config_file.exists():
+        return _describe_new(folder)
+    if place.can_extend(config):
+        return f"Folder: {folder} holds this run with other settings; it would be extended from step {step}"
+    place.require_same_settings(config)
+    if place.is_finished:
+        return f"Folder: {folder} holds this run, finished; nothing would be trained"
+    return f"Folder: {folder} holds this run, interrupted; it would continue from step {step}"
+
+
+def describe_folders(folder: Path, runs: Collection[str]) -> str:
+    """Return how many of the runs in `folder/NAME` there are already."""
+    finished = sum(RunFolder(folder / name).is_finished for name in runs)
+    begun = sum(step_reached(folder / name) > 0 for name in runs) - finished
+    if not finished and begun <= 0:
+        return _describe_new(folder)
+    return f"Folder: {folder} holds {finished} finished and {max(0, begun)} interrupted of the {len(runs)} runs"
+
+
+def _describe_new(folder: Path) -> str:
+    return f"Folder: {folder} would be {'used' if folder.exists() else 'created'}"
 
 
 def show_run(config: RunConfig, folder: Path, *, device: str | None, seeds: int | None) -> None:
     """Print the configuration as JSON to standard output, and what would be trained to standard error."""
     chosen, notes = choose_device(device), Console(stderr=True)
     if seeds is None:
-        runs, workers = {"": config}, None
+        runs, workers, state = {"": config}, None, describe_folder(folder, config)
     else:
         require(1 <= seeds <= 100_000, "seeds", seeds, "from 1 to 100000")
         runs = {f"seed-{seed}": replace(config, seed=seed) for seed in range(config.seed, config.seed + seeds)}
-        workers = min(usable_cores(), seeds)
-    for name, one in runs.items():
-        RunFolder(folder / name).require_same_settings(one)
+        for name, one in runs.items():
+            RunFolder(folder / name).require_same_settings(one)
+        workers, state = min(usable_cores(), seeds), describe_folders(folder, runs)
     print(json.dumps(config.to_json(), indent=2), flush=True)
     for line in describe_run(config):
         say(notes, line)
     if seeds is not None:
         say(notes, f"Runs: {seeds}, with seeds {config.seed} to {config.seed + seeds - 1}")
-    say(notes, describe_folder(folder, runs))
-    _show_time(notes, Estimator(chosen, workers), [runs], folder)
+    say(notes, state)
+    left = {
+        name: one
+        for name, one in runs.items()
+        if not (place := RunFolder(folder / name)).is_finished or place.read_config().hash != one.hash
+    }
+    _show_time(notes, Estimator(chosen, workers), [left], folder)
 
 
 def show_study(plan: Plan, folder: Path, *, device: str | None, workers: int | None) -> None:
@@ -139,8 +154,9 @@ def show_study(plan: Plan, folder: Path, *, device: str | None, workers: int | N
     runs = {name: config for stage in stages for name, config in stage.items()}
     steps = sum(config.training.steps for config in runs.values())
     say(console, f"Together: {len(runs)} runs, {steps:,} steps")
-    say(console, describe_folder(folder, runs))
-    _show_time(console, Estimator(chosen, workers or usable_cores()), stages, folder)
+    say(console, describe_folders(folder, runs))
+    left = [{n: c for n, c in stage.items() if not RunFolder(folder / n).is_finished} for stage in stages]
+    _show_time(console, Estimator(chosen, workers or usable_cores()), left, folder)
 
 
 def _stages(plan: Plan) -> list[dict[str, RunConfig]]:
@@ -161,7 +177,7 @@ def _stages(plan: Plan) -> list[dict[str, RunConfig]]:
 
 def _show_time(console: Console, estimator: Estimator, stages: Sequence[Mapping[str, RunConfig]], folder: Path) -> None:
     with console.status("Measuring"):
-        seconds = sum(estimator.seconds(stage, folder) for stage in stages)
+        seconds = sum(estimator.seconds(stage, folder) for stage in stages if stage)
     where = f"on {estimator.device}"
     if estimator.device.type == "cpu" and estimator.workers is not None:
         where = f"in {estimator.workers} processes"

@@ -16,9 +16,8 @@ from latebloom.engine.memory import runs_that_fit
 from latebloom.engine.stacks import stack_key
 from latebloom.engine.surroundings import memory_kept, own_torch_state
 from latebloom.engine.trainer import CHECK_SEQUENCES, Trainer
-from latebloom.evaluation.evaluate import evaluate
+from latebloom.evaluation.evaluate import evaluate_each
 from latebloom.kernels.precision import precision
-from latebloom.models.sequence_model import SequenceModel
 from latebloom.studies.stacks import plan_waves
 
 SECONDS = 2.0
@@ -43,76 +42,89 @@ def in_words(seconds: float) -> str:
     return f"{max(1, round(seconds))} seconds"
 
 
+def _switch_step(config: RunConfig) -> int:
+    """Return the step of the switch, or the latest one; 0 for joint training."""
+    return 0 if config.delay is None else config.delay.until.latest_step(config.training.steps)
+
+
+def _kind(configs: list[RunConfig], holding: bool) -> object:
+    """Return what decides how long a step of these runs takes."""
+    parts = {
+        (stack_key(one).hash, one.delay.hold if holding and one.delay else "none", one.training.state_noise > 0)
+        for one in configs
+    }
+    return frozenset(parts), len(configs)
+
+
 class Estimator:
     """Measures each kind of run once, and adds up how long a set of runs takes."""
 
     def __init__(self, device: torch.device, workers: int | None = None) -> None:
         """Estimate for `workers` processes of one thread each, or for one run in this process."""
         self.device, self.workers = device, workers
-        self._measured: dict[tuple[object, ...], float] = {}
+        self._measured: dict[object, tuple[float, float]] = {}
         self._budget = SECONDS
 
     def seconds(self, runs: Mapping[str, RunConfig], folder: Path) -> float:
-        """Return the seconds that the rest of the runs in `folder/NAME` take together."""
-        left = {name: config for name, config in runs.items() if not RunFolder(folder / name).is_finished}
-        kinds = {self._kind(config, holding, 1) for config in left.values() for holding in (False, True)}
+        """Return the seconds that these unfinished runs in `folder/NAME` take together."""
+        if self.device.type == "cuda" and len(runs) > 1:
+            waves = plan_waves(dict(runs), folder, lambda config: runs_that_fit(config, self.device))
+            programs = [(list(wave.values()), 0) for wave in waves]
+        else:
+            programs = [([config], step_reached(folder / name)) for name, config in runs.items()]
+        kinds = {_kind(configs, holding) for configs, _ in programs for holding in (False, True)}
         self._budget = max(SHORTEST, 2 * SECONDS / max(2, len(kinds)))
-        if self.device.type == "cuda" and len(left) > 1:
-            waves = plan_waves(left, folder, lambda config: runs_that_fit(config, self.device))
-            return sum(self._program(list(wave.values())) for wave in waves)
-        each = [self._program([config], step_reached(folder / name)) for name, config in left.items()]
-        return max([sum(each) / (self.workers or 1), *each])
+        each = [self._program(configs, done) for configs, done in programs]
+        return sum(each) if self.device.type == "cuda" else max([sum(each) / (self.workers or 1), *each])
 
-    def _program(self, configs: list[RunConfig], done: int = 0) -> float:
+    def _program(self, configs: list[RunConfig], done: int) -> float:
         """Return the seconds of runs that are trained as one program, from step `done` on."""
-        config = max(configs, key=lambda config: config.delay is not None)
-        steps, count = config.training.steps, len(configs)
-        switch = 0 if config.delay is None else config.delay.until.latest_step(steps)
-        delayed, full = max(0, switch - done), steps - max(switch, done)
-        total = (delayed * self._step(config, True, count) if delayed else 0.0) + (
-            full * self._step(config, False, count) if full else 0.0
-        )
+        config, steps = configs[0], configs[0].training.steps
+        switch = max(_switch_step(one) for one in configs)
+        step, token = self._measure(configs, holding=False)
+        total = step * (steps - max(switch, done))
+        if switch > done:
+            total += (switch - done) * self._measure(configs, holding=True)[0]
         check = CHECK_SEQUENCES * sum(map(config.task.token_count, config.watched_lengths))
         test = config.evaluation.sequences * sum(map(config.task.token_count, config.test_lengths))
-        tokens = check * ((steps - done) // config.training.check_every) + test
-        return total + count * tokens * self._token(config)
+        return total + token * (check * ((steps - done) // config.training.check_every) + test)
 
-    def _kind(self, config: RunConfig, holding: bool, count: int) -> tuple[object, ...]:
-        hold = config.delay.hold if config.delay is not None and holding else "none"
-        return stack_key(config).hash, hold, config.training.state_noise > 0, count
+    def _measure(self, configs: list[RunConfig], *, holding: bool) -> tuple[float, float]:
+        """Return the seconds of a step, during the delay or after it, and of a tested token."""
+        kind = _kind(configs, holding)
+        if kind not in self._measured:
+            chosen = configs if holding else [replace(config, delay=None) for config in configs]
+            with self._as_in_training(chosen[0]):
+                trainer = Trainer(chosen, self.device)
+                self._measured[kind] = self._step(trainer, chosen), 0.0 if holding else self._token(trainer, chosen[0])
+        return self._measured[kind]
 
-    def _step(self, config: RunConfig, holding: bool, count: int) -> float:
-        """Return the seconds of a step during the delay, or after it."""
-        key = self._kind(config, holding, count)
-        if key not in self._measured:
-            config = config if holding else replace(config, delay=None)
-            steps = (
-                config.training.steps if config.delay is None else config.delay.until.latest_step(config.training.steps)
-            )
-            self._measured[key] = self._measure_step([replace(config, seed=seed) for seed in range(count)], steps)
-        return self._measured[key]
-
-    def _measure_step(self, configs: list[RunConfig], last: int) -> float:
-        """Return the median time of the steps before `last`, done by the trainer itself."""
+    def _step(self, trainer: Trainer, configs: list[RunConfig]) -> float:
+        """Return the median seconds of a step before the first switch."""
+        last = min(_switch_step(config) or config.training.steps for config in configs)
         times: list[float] = []
-        with self._as_in_training(configs[0]):
-            trainer = Trainer(configs, self.device)
-            began = time.perf_counter()
-            while not times or (time.perf_counter() - began < self._budget and len(times) < last - 1):
-                times.append(self._time(trainer.advance))
+        began = time.perf_counter()
+        while not times or (time.perf_counter() - began < self._budget and len(times) < last - 1):
+            times.append(self._time(trainer.advance))
         return median(times[len(times) // 2 :])
 
-    def _token(self, config: RunConfig) -> float:
-        """Return the seconds per token of a test."""
-        key = (stack_key(config).hash, "test")
-        if key not in self._measured:
-            task, lengths, sequences = config.task, config.test_lengths, config.evaluation.sequences
-            sequences = sequences if self.device.type == "cuda" else min(sequences, TEST_SEQUENCES)
-            with self._as_in_training(config):
-                model = SequenceModel(config.model, task.vocabulary_size).to(self.device)
-                seconds = self._time(lambda: evaluate(model, task, lengths, training_length=1, sequences=sequences))
-            self._measured[key] = seconds / (sequences * sum(map(task.token_count, lengths)))
-        return self._measured[key]
+    def _token(self, trainer: Trainer, config: RunConfig) -> float:
+        """Return the seconds of a token in a test of all models."""
+        task, lengths, sequences = config.task, config.test_lengths, config.evaluation.sequences
+        sequences = sequences if self.device.type == "cuda" else min(sequences, TEST_SEQUENCES)
+        with trainer.current_gates() as each:
+            seconds = self._time(
+                lambda: evaluate_each(
+                    each,
+                    task,
+                    lengths,
+                    training_length=config.training.length,
+                    sequences=sequences,
+                    seeds=trainer.seeds,
+                    device=self.device,
+                )
+            )
+        return seconds / (sequences * sum(map(task.token_count, lengths)))
 
     def _time(self, work: Callable[[], object]) -> float:
         began = time.perf_counter()

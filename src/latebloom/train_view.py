@@ -16,7 +16,8 @@ from latebloom.report.words import describe, describe_switch
 def train_one(config: RunConfig, folder: Path, device: str | None, track: str | None) -> None:
     """Train a run, or continue it, and print how accurate it is at each length; a finished run is only printed."""
     console = Console()
-    was_finished = RunFolder(folder).is_finished
+    place = RunFolder(folder)
+    was_finished = place.is_finished and place.read_config().hash == config.hash  # another hash extends the run
     if not was_finished:
         note_short_warmups(config)
     trained = run_with_bar(config, folder, device=device, track=track)

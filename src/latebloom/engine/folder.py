@@ -113,7 +113,7 @@ class RunFolder:
             write_json(environment_file, here | {"resumed": []})
             write_json(self.config_file, config.to_json())
             return
-        if extend and self.read_config().hash != config.hash:
+        if extend:
             self._extend(config)
         self.require_same_settings(config)
         if not self.is_finished:
@@ -122,9 +122,23 @@ class RunFolder:
 
     def _extend(self, config: RunConfig) -> None:
         """Give the run in the folder other settings, if its newest checkpoint can be continued with them."""
-        found = self.read_config()
-        if not is_extension(found, config):
+        if not self.can_extend(config):
             return
+        found = self.read_config()
+        self.result_file.unlink(missing_ok=True)  # first: killed from here on, the run is an unfinished one
+        environment = self.read_json(self.path / "environment.json", "resumed")
+        extended = [*environment.get("extended", []), {"hash": found.hash, "steps": found.training.steps}]
+        write_json(self.path / "environment.json", environment | {"extended": extended})
+        write_json(self.config_file, config.to_json())
+
+    def can_extend(self, config: RunConfig) -> bool:
+        """Return whether the run in the folder can be continued with other settings.
+
+        Raise where only the number of steps or the tests differ, and the checkpoint stands in the way.
+        """
+        found = self.read_config()
+        if found.hash == config.hash or not is_extension(found, config):
+            return False
         newest, done, switch_step = latest_checkpoint(self.checkpoints), 0, None
         if newest is not None:
             _, state = upgrade(*load_checkpoint(newest, found.hash, *self.earlier_hashes()))
@@ -136,11 +150,7 @@ class RunFolder:
             )
         if obstacle := extension_obstacle(found, config, done, switch_step):
             raise CheckpointError(f"{obstacle}; choose another folder with --out")
-        self.result_file.unlink(missing_ok=True)  # first: killed from here on, the run is an unfinished one
-        environment = self.read_json(self.path / "environment.json", "resumed")
-        extended = [*environment.get("extended", []), {"hash": found.hash, "steps": found.training.steps}]
-        write_json(self.path / "environment.json", environment | {"extended": extended})
-        write_json(self.config_file, config.to_json())
+        return True
 
     def earlier_hashes(self) -> list[str]:
         """Return the hashes of the configurations that the run had before it was extended."""
