@@ -41,7 +41,7 @@ PICTURES: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
     "paper": ("main", ("paper",), {}),
     "timing": ("arms", ("timing",), {}),
     "holding": ("effects", ("holding",), {}),
-    "olmo-hybrid": ("main", ("olmo-hybrid",), {}),
+    "olmo-hybrid": ("main", ("olmo-hybrid",), {"joint": "olmo-hybrid/joint", "DAT": "olmo-hybrid/dat"}),
 }
 """The picture of the report that is drawn, from which files, and the arms if not all."""
 
