@@ -3,9 +3,9 @@
 python docs/fill.py            write the values, draw the pictures, make results/report.html
 python docs/fill.py --check    fail if a page, a picture or the report does not agree with results/ (a test does this)
 
-A value stands between marks, <!-- = EXPRESSION -->VALUE<!-- / -->, where the expression uses the names of docs/values.py.
-A line must not begin with such a mark, because Markdown would take the whole line for HTML. Percentages, counts of seeds
-and differences outside marks are refused, unless they are settings.
+A value stands between marks, <!-- = EXPRESSION -->VALUE<!-- / -->; the expression uses the names of docs/values.py. A line
+must not begin with such a mark, because Markdown would take the whole line for HTML. Percentages, counts of seeds and
+differences outside marks are refused, unless they are settings.
 """
 
 import re
@@ -106,8 +106,9 @@ def draw(name: str, folder: Path) -> str:
 def main() -> None:
     if "--check" in sys.argv[1:]:
         wrong = [f"{page.relative_to(ROOT)}: {mistake}" for page in pages() for mistake in mistakes(page)]
-        stale = [file for file, sources in made().items() if not (file.exists() and file.read_text().endswith(stamp(sources)))]
-        wrong += [f"{file.relative_to(ROOT)} was made from other results; run python docs/fill.py" for file in stale]
+        for file, sources in made().items():
+            if not (file.exists() and file.read_text().endswith(stamp(sources))):
+                wrong.append(f"{file.relative_to(ROOT)} was made from other results; run python docs/fill.py")
         sys.exit("\n".join(wrong) or None)
     for page in pages():
         page.write_text(filled(page.read_text()))

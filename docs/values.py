@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from itertools import product
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -25,7 +24,6 @@ NEAR, FAR = 3, 16
 EXACT = 0.99
 FIRST_ROUND = (1000, 1001)
 """The tuning seeds on which every setting of the study `paper` was tried."""
-OLMO_RATES = ("0.002", "0.004", "0.006")
 UNSEEN_SEEDS = range(10, 100)
 """The seeds of the OLMo-Hybrid example on which nothing was chosen."""
 
@@ -127,9 +125,7 @@ def cliff(run: Evaluation) -> bool:
     return run.cliff is not None
 
 
-def compare(
-    first: str, second: str, multiple: float, only: Callable[[int], bool] = lambda seed: True
-) -> Comparison:
+def compare(first: str, second: str, multiple: float, only: Callable[[int], bool] = lambda seed: True) -> Comparison:
     a, b = ({seed: x for seed, x in by_seed(arm, multiple).items() if only(seed)} for arm in (first, second))
     found = compare_arms(first, second, a, b)
     assert found is not None, "a comparison needs two shared seeds"
@@ -153,44 +149,10 @@ def middle(arm: str, multiple: float) -> str:
     return f"{median(by_seed(arm, multiple).values()):.1%}"
 
 
-def late(arm: str, step: int) -> str:
-    """Count the seeds of an arm that switch at a step or later."""
-    source, _, name = arm.partition("/")
-    found = [(run.switch_step or 0) >= step for run in records(source) if run.arm == name]
-    return f"{sum(found)} of {len(found)}"
-
-
-def sum_first(arm: str) -> str:
-    """Count the seeds that have lost the sum rather than recall where they first fall below 90%."""
-    falling = [run for run in evaluations(arm).values() if run.reach < FAR]
-    places = [next(n for n in run.lengths if run.accuracy(n) < HOLDS_AT) for run in falling]
-    lost = [run.accuracy(n, "sum") < run.accuracy(n, "recall") for run, n in zip(falling, places, strict=True)]
-    return f"{sum(lost)} of {len(lost)}"
-
-
 def apart(arms: Sequence[str], multiple: float) -> str:
     """Return by how many points a seed differs at most between repetitions of an arm."""
     first, *others = (by_seed(arm, multiple) for arm in arms)
     return f"{100 * max(abs(other[seed] - first[seed]) for other in others for seed in first):.0f}"
-
-
-def apart_untuned(size: Callable[[Iterable[float]], float]) -> str:
-    """Return by how many points seeds (`max`) or means (`fmean`) of `holding` differ at most from the earlier run."""
-    noisy = {run.arm for run in records("holding") if _settings(run)["training"]["state_noise"]}
-    arms = {run.arm: 0 for run in records("holding-earlier") if run.arm not in noisy}
-    found = []
-    for arm in arms:
-        then, now = by_seed(f"holding-earlier/{arm}", NEAR), by_seed(f"holding/{arm}", NEAR)
-        gaps = [then[seed] - now[seed] for seed in then]
-        found.append(max(map(abs, gaps)) if size is max else abs(size(gaps)))
-    return f"{100 * max(found):.0f}"
-
-
-def reused() -> str:
-    """Count the tuning runs that come from earlier commits than the reported ones."""
-    runs = [run for task in ("", ":modular_sum", ":recall") for run in records(f"paper-tuning{task}")]
-    reported = {run.commit for run in records("paper")}
-    return f"{sum(run.commit not in reported for run in runs)} of {len(runs)}"
 
 
 def made(study: str, *tasks: str) -> str:
@@ -242,7 +204,7 @@ def rows(head: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
 def interval(one: Estimate, signed: bool = False) -> str:
     form = "+.1f" if signed else ".1f"
     middle, low, high = (format(100 * (end or 0.0), form) for end in (one.mean, one.low, one.high))
-    return f"{middle}{'' if signed else '%'} [{low}, {high}]"
+    return f"{middle}{'' if signed else '%'}" + (f" [{low}, {high}]" if one.seeds > 2 else "")
 
 
 def accuracies(
@@ -267,10 +229,12 @@ def reaches(*arms: str) -> str:
     for arm in arms:
         found = [run.reach for run in evaluations(arm).values()]
         one = mean_interval(found)
-        cells.append(
-            [label(arm), f"{one.mean:.1f}x [{one.low:.1f}, {one.high:.1f}]", f"{min(found):g}x to {max(found):g}x"]
-            + [seeds(arm, lambda run: run.reach >= FAR), seeds(arm, cliff)]
-        )
+        cells.append([label(arm), f"{one.mean:.1f}x [{one.low:.1f}, {one.high:.1f}]"])
+        cells[-1] += [
+            f"{min(found):g}x to {max(found):g}x",
+            seeds(arm, lambda run: run.reach >= FAR),
+            seeds(arm, cliff),
+        ]
     return rows(["", "mean reach", "range", "hold to 16x", "with a cliff"], cells)
 
 
@@ -346,9 +310,8 @@ def tuning(*arms: str) -> str:
             first_round(arm, holds), count(first, cliff),
             *(f"{fmean(at(run, multiple) for run in chosen(arm)):.1%}" for multiple in (NEAR, FAR)),
         ])  # fmt: skip
-    return rows(
-        ["", "rate", "state noise", "scores", "loss per", "settings at 90% at 3x", "runs with a cliff", "3x", "16x"], cells
-    )
+    head = ["", "rate", "state noise", "scores", "loss per", "settings at 90% at 3x", "runs with a cliff", "3x", "16x"]
+    return rows(head, cells)
 
 
 def noise() -> str:
@@ -358,21 +321,8 @@ def noise() -> str:
         training = _settings(runs[0])["training"]
         key = training["full"]["learning_rate"], training["state_noise"] > 0
         found.setdefault(key, []).extend(at(run, FAR) for run in scored(runs))
-    cells = [
-        [f"{rate:g}"]
-        + [f"{fmean(found[rate, noisy]):.0%} ({min(found[rate, noisy]):.0%} to {max(found[rate, noisy]):.0%})" for noisy in (False, True)]
-        for rate in sorted({rate for rate, _ in found})
-    ]
-    return rows(["rate", "without noise", "with noise"], cells)
-
-
-def olmo_rates() -> str:
-    """Return the accuracy at 3x of each learning rate of the OLMo-Hybrid example on its tuning seeds."""
     cells = []
-    for source, arm in product(("olmo-hybrid", "olmo-hybrid-no-positions"), ("joint", "dat")):
-        positions = "without positions" if source.endswith("positions") else "rotary positions"
-        found = {rate: fmean(by_seed(f"{source}/{arm}{CHOICE}{rate}", NEAR).values()) for rate in OLMO_RATES}
-        best = max(found.values())
-        cells.append([f"{label(f'/{arm}')}, {positions}"])
-        cells[-1] += [f"**{share:.1%}**" if share == best else f"{share:.1%}" for share in found.values()]
-    return rows(["", *OLMO_RATES], cells)
+    for rate in sorted({rate for rate, _ in found}):
+        each = (found[rate, False], found[rate, True])
+        cells.append([f"{rate:g}", *(f"{fmean(one):.0%} ({min(one):.0%} to {max(one):.0%})" for one in each)])
+    return rows(["rate", "without noise", "with noise"], cells)
