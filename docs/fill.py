@@ -3,9 +3,9 @@
 python docs/fill.py            write the values, draw the pictures, make results/report.html
 python docs/fill.py --check    fail if a page, a picture or the report does not agree with results/ (a test does this)
 
-A value stands between marks, <!-- = EXPRESSION -->VALUE<!-- / -->; the expression uses the names of docs/values.py. A line
-must not begin with such a mark, because Markdown would take the whole line for HTML. Percentages, counts of seeds and
-differences outside marks are refused, unless they are settings.
+A value stands between marks, <!-- = EXPRESSION -->VALUE<!-- / -->; the expression uses the names of docs/values.py. A
+line must not begin with such a mark, because Markdown would take the whole line for HTML. Percentages, counts of seeds
+and differences outside marks are refused, unless they are settings.
 """
 
 import re
@@ -54,7 +54,7 @@ def filled(text: str) -> str:
     """Return a page with every value computed anew."""
 
     def value(mark: re.Match[str]) -> str:
-        found = str(eval(mark[1], vars(values)))
+        found = str(eval(mark[1], values.__dict__))
         around = "\n\n" if "\n" in found else ""
         return f"<!-- = {mark[1]} -->{around}{found}{around}<!-- / -->"
 

@@ -125,7 +125,12 @@ def cliff(run: Evaluation) -> bool:
     return run.cliff is not None
 
 
-def compare(first: str, second: str, multiple: float, only: Callable[[int], bool] = lambda seed: True) -> Comparison:
+def always(seed: int) -> bool:
+    return True
+
+
+@cache
+def compare(first: str, second: str, multiple: float, only: Callable[[int], bool] = always) -> Comparison:
     a, b = ({seed: x for seed, x in by_seed(arm, multiple).items() if only(seed)} for arm in (first, second))
     found = compare_arms(first, second, a, b)
     assert found is not None, "a comparison needs two shared seeds"
@@ -250,7 +255,7 @@ def differences(
     return rows(["", *(text for multiple in multiples for text in (f"{multiple}x", "p"))], cells)
 
 
-def planned(study: str, multiple: float, only: Callable[[int], bool] = lambda seed: True) -> list[Comparison]:
+def planned(study: str, multiple: float, only: Callable[[int], bool] = always) -> list[Comparison]:
     """Return every comparison that a study plans, over some seeds, with Holm's correction for all of them."""
     sources = (study, f"{study}:modular_sum")
     runs = [(source, run) for source in sources for run in records(source)]
@@ -264,7 +269,7 @@ def corrected(first: str, second: str, multiple: float) -> str:
     return next(p_value(o.p_corrected) for o in planned(study, multiple) if (o.first, o.second) == (first, second))
 
 
-def settled(study: str, only: Callable[[int], bool] = lambda seed: True) -> list[str]:
+def settled(study: str, only: Callable[[int], bool] = always) -> list[str]:
     """Return the comparisons at 3x whose corrected p is below 0.05."""
     found = [one for one in planned(study, NEAR, only) if one.p_corrected < 0.05]
     return [f"{label(one.first)} against {label(one.second)}" for one in found]
