@@ -185,17 +185,6 @@ def cpu() -> str:
     return "\n".join(lines)
 
 
-def speed() -> str:
-    """The README's sentence."""
-    report = read("bench-h200.json")
-    rate, eager, alone = (report[name] for name in ("seed_steps_per_second", "ratio_to_eager", "ratio_to_captured"))
-    return (
-        f"on an H200 {rate:,.0f} steps of a run a second,\n{eager:.0f} times an eager run and {alone:.0f} times a "
-        "captured one; a hundred seeds of 10,000 steps, both ways of training,\ntested to sixteen times the training "
-        f"length, in {report['hundred_seed_minutes']:.0f} minutes."
-    )
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "headline": headline,
     "arms": arms,
@@ -205,7 +194,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "bf16": bf16,
     "cpu": cpu,
 }
-README = ROOT / "README.md"
 
 
 def filled(text: str, tables: dict[str, Callable[[], str]]) -> str:
@@ -218,13 +206,12 @@ def filled(text: str, tables: dict[str, Callable[[], str]]) -> str:
 
 
 def main() -> None:
-    for page, tables in ((PAGE, TABLES), (README, {"speed": speed})):
-        text = page.read_text()
-        wanted = filled(text, tables)
-        if "--check" not in sys.argv[1:]:
-            page.write_text(wanted)
-        elif wanted != text:
-            sys.exit(f"{page.name} is not what the benchmarks in results/ say")
+    text = PAGE.read_text()
+    wanted = filled(text, TABLES)
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(wanted)
+    elif wanted != text:
+        sys.exit(f"{PAGE.name} is not what the benchmarks in results/ say")
 
 
 if __name__ == "__main__":

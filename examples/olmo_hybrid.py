@@ -1,13 +1,12 @@
-"""Delayed attention in Transformers' Trainer: a tiny OLMo-Hybrid learns to count and to recall, on a CPU.
+"""Delayed Attention Training in Transformers' Trainer: a tiny OLMo-Hybrid learns to add and to recall, on a CPU.
 
-    python examples/olmo_hybrid.py                         # one seed both ways: a table, a picture, some minutes
+    python examples/olmo_hybrid.py                         # one seed of each arm: a table and a picture, in minutes
     python examples/olmo_hybrid.py --seeds 3 --processes 2
-    python examples/olmo_hybrid.py --study --seeds 5       # what docs/your-model.md shows
+    python examples/olmo_hybrid.py --study --seeds 5       # the figures of docs/results/olmo-hybrid.md
 
-Both ways of training are the same but for one argument of Trainer, the callback, and for the learning rate, which was
-chosen for each from the same three (--learning-rate gives both the same). Every finished run is in the results
-file: an interruption loses the run under way, and the same command goes on from there. After a change to the model,
-name another file with --results.
+The two arms differ by one argument of Trainer, the callback, and by the learning rate, which was chosen for each from
+the same three. Finished runs are kept in the results file, so an interrupted command continues with the run it was at.
+After a change to the model, name another file with --results.
 """
 
 import shlex
@@ -15,7 +14,7 @@ import signal
 import sys
 import time
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, BooleanOptionalAction, Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -48,26 +47,26 @@ SHOWN = (16, 32, 48, 64)
 FAR = 3 * TRAINING_LENGTH
 ARMS = {"joint": "joint training", "dat": "delayed attention"}
 FIRST_SEED = 10
-"""The settings here were found on seeds below."""
-RATES, HELD_OUT = (2e-3, 4e-3, 6e-3), (100, 101)
-"""What a study chooses each arm's learning rate from, and the seeds that it does so on."""
-CHOSEN = {"joint": 6e-3, "dat": 4e-3}
-"""What it chose."""
-NOT_ASKED = -100  # Transformers' label for a place without an answer
+"""The settings here were found on lower seeds."""
+RATES, TUNING_SEEDS = (2e-3, 4e-3, 6e-3), (100, 101)
+"""The learning rates that --study tries for each arm, and the seeds on which it does."""
+CHOSEN: dict[str, float] = {"joint": 6e-3, "dat": 4e-3}
+"""The learning rates that it chose."""
+IGNORED = -100  # Transformers' label for a position that is not in the loss
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One run."""
+    """The settings of one run."""
 
     arm: str
     seed: int
     learning_rate: float
     steps: int
     sequences: int
-    """Tested at each length."""
+    """Test sequences at each length."""
     rotary: bool
-    """Rotary positions in attention, as the configuration has them unless told otherwise."""
+    """Whether attention has rotary positions."""
 
     def __str__(self) -> str:
         positions = "" if self.rotary else ", no positions"
@@ -75,7 +74,7 @@ class Job:
 
 
 def build_model(seed: int, rotary: bool) -> OlmoHybridForCausalLM:
-    """One layer of the gated delta rule, whose negative eigenvalues let it count modulo 2, and one of attention."""
+    """Build one layer of the gated delta rule, whose negative eigenvalues can count modulo 2, and one of attention."""
     torch.manual_seed(seed)
     config = OlmoHybridConfig(
         vocab_size=TASK.vocabulary_size,
@@ -83,23 +82,23 @@ def build_model(seed: int, rotary: bool) -> OlmoHybridForCausalLM:
         intermediate_size=128,
         num_hidden_layers=2,
         layer_types=["linear_attention", "full_attention"],
-        num_attention_heads=1,  # OLMo bounds a head's logits by its width: a narrow head stays blunt
+        num_attention_heads=1,  # OLMo bounds a head's logits by its width, so narrow heads cannot be sharp
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0 if rotary else None},
         linear_num_key_heads=4,
         linear_num_value_heads=4,
         linear_key_head_dim=32,
         linear_value_head_dim=16,
-        linear_a_log_max=1.0,  # the state fades slowly from the start; at 16 it is gone within some tokens
+        linear_a_log_max=1.0,  # the state decays slowly from the start; at 16 it is gone within a few tokens
         pad_token_id=None,
         eos_token_id=None,
     )
     model = OlmoHybridForCausalLM(config)
-    nn.init.normal_(model.model.embed_tokens.weight, std=0.3)  # at 0.02 the layers' outputs drown which token it was
+    nn.init.normal_(model.model.embed_tokens.weight, std=0.3)  # at 0.02 the layers' outputs hide the token's identity
     return model
 
 
 class Batches(IterableDataset):
-    """The task as Trainer takes it: an item is a whole batch, its labels stand where the answers are asked."""
+    """The task as Trainer reads it: each item is a whole batch, with labels at the scored positions."""
 
     def __init__(self, seed: int, size: int) -> None:
         self.stream, self.size = Stream(TASK, seed, TRAINING_LENGTH), size
@@ -108,20 +107,20 @@ class Batches(IterableDataset):
         index = 0
         while True:
             batch = self.stream.batch(index, self.size)
-            labels = torch.full_like(batch.tokens, NOT_ASKED).scatter(1, batch.positions, batch.targets)
+            labels = torch.full_like(batch.tokens, IGNORED).scatter(1, batch.positions, batch.targets)
             yield {"input_ids": batch.tokens, "labels": labels}
             index += 1
 
 
 def answer_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-    """Sum and recall count the same, though the sum is asked at every digit and recall once."""
+    """Return the loss averaged per answer: the sum is scored at every digit, recall once, and both count the same."""
     sums, recalls = (labels >= 0) & (labels < TASK.modulus), labels >= TASK.modulus
     logits = outputs.logits
     return cross_entropy(logits[sums], labels[sums]) + cross_entropy(logits[recalls], labels[recalls])
 
 
 class Answers(nn.Module):
-    """The model as `lb.evaluate` asks it: logits at the asked places."""
+    """The model as `lb.evaluate` calls it: logits at the scored positions."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -132,8 +131,8 @@ class Answers(nn.Module):
         return logits.gather(1, positions[:, :, None].expand(-1, -1, logits.shape[2]))
 
 
-class Tell(TrainerCallback):
-    """A line of progress that says whose it is: runs may be beside each other."""
+class LogWithName(TrainerCallback):
+    """Print progress with the name of the run, because several can train at once."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -144,9 +143,9 @@ class Tell(TrainerCallback):
 
 
 def train(job: Job) -> dict[str, Any]:
-    """Train one arm, and say how often each answer is right at each length."""
+    """Train one run and return its settings, switch step, time and evaluation."""
     torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()  # of faster kernels, which are for GPUs
+    transformers.logging.set_verbosity_error()  # it warns that GPU kernels are missing
     model = build_model(job.seed, job.rotary)
     delay = DelayedAttentionCallback(until=lb.at_fraction(1 / 3))
     trainer = Trainer(
@@ -154,7 +153,7 @@ def train(job: Job) -> dict[str, Any]:
         args=transformers.TrainingArguments(
             output_dir="runs/trainer",
             max_steps=job.steps,
-            per_device_train_batch_size=1,  # of whole batches
+            per_device_train_batch_size=1,  # each item is a whole batch
             learning_rate=job.learning_rate,
             lr_scheduler_type="cosine",
             warmup_steps=0.05,
@@ -171,49 +170,48 @@ def train(job: Job) -> dict[str, Any]:
         train_dataset=Batches(job.seed, size=64),
         data_collator=lambda items: items[0],
         compute_loss_func=answer_loss,
-        callbacks=[Tell(job), *([delay] if job.arm == "dat" else [])],
+        callbacks=[LogWithName(job), *([delay] if job.arm == "dat" else [])],
     )
     trainer.remove_callback(PrinterCallback)
     started = time.monotonic()
     trainer.train()
-    seconds = time.monotonic() - started
+    seconds = round(time.monotonic() - started, 1)
     found = lb.evaluate(
         Answers(model), TASK, LENGTHS, training_length=TRAINING_LENGTH, sequences=job.sequences, seed=job.seed
     )
     switch = delay.delay.switch_step if delay.delay is not None else None
-    return {**asdict(job), "switch_step": switch, "seconds": round(seconds, 1), "evaluation": found.to_json()}
+    return {**asdict(job), "switch_step": switch, "seconds": seconds, "evaluation": found.to_json()}
 
 
 def run_all(jobs: Sequence[Job], results: Path, processes: int) -> dict[Job, lb.Evaluation]:
-    """What each job found; those that are not in the results file are run, and written there one by one."""
+    """Return the evaluation of each job; train those that are not in the results file and add them to it."""
     kept: dict[str, Any] = loads(results.read_text()) if results.exists() else {"commands": [], "runs": []}
     found = {job_of(run): run["evaluation"] for run in kept["runs"]}
     for job in jobs:
         if job in found:
             print(f"{job}: is in {results}")
-    where = {key: value for key, value in describe_environment(0, "cpu").items() if key not in ("seed", "command")}
+    environment = {k: v for k, v in describe_environment(0, "cpu").items() if k not in ("seed", "command")}
     kept["commands"] = list(dict.fromkeys([*kept["commands"], shlex.join(["python", *sys.argv])]))
-    kept["environment"] = where | {"transformers": transformers.__version__}
+    kept["environment"] = environment | {"transformers": transformers.__version__}
     results.parent.mkdir(parents=True, exist_ok=True)
-    for run in each(train, [job for job in jobs if job not in found], processes):
+    for run in train_each([job for job in jobs if job not in found], processes):
         kept["runs"].append(run)
         write_json(results, kept)
-        job = job_of(run)
-        found[job] = run["evaluation"]
-        print(f"{job}: {run['seconds']:.0f} s of training, {len(found)} in {results}", flush=True)
+        found[job_of(run)] = run["evaluation"]
+        print(f"{job_of(run)}: {run['seconds']:.0f} s of training, {len(found)} runs in {results}", flush=True)
     return {job: lb.Evaluation.from_json(found[job]) for job in jobs}
 
 
-def each(work: Callable[[Job], dict[str, Any]], jobs: Sequence[Job], processes: int) -> Iterator[dict[str, Any]]:
-    """What comes of each job, as it is finished."""
+def train_each(jobs: Sequence[Job], processes: int) -> Iterator[dict[str, Any]]:
+    """Yield the outcome of each job as it finishes."""
     if processes == 1:
-        yield from map(work, jobs)
-    else:
-        # Ctrl-C ends the processes at once, and one that is killed is an error instead of a wait without end.
-        ended = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_DFL)}
-        with ProcessPoolExecutor(processes, get_context("spawn"), **ended) as pool:
-            for done in as_completed([pool.submit(work, job) for job in jobs]):
-                yield done.result()
+        yield from map(train, jobs)
+        return
+    # Ctrl-C ends the processes at once, and a killed one raises an error instead of blocking forever.
+    default = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_DFL)}
+    with ProcessPoolExecutor(processes, get_context("spawn"), **default) as pool:
+        for done in as_completed([pool.submit(train, job) for job in jobs]):
+            yield done.result()
 
 
 def job_of(run: dict[str, Any]) -> Job:
@@ -221,7 +219,7 @@ def job_of(run: dict[str, Any]) -> Job:
 
 
 def best_rate(arm: str, found: dict[Job, lb.Evaluation]) -> float:
-    """The learning rate with the highest accuracy at three times the training length, over the held-out seeds."""
+    """Return the learning rate with the highest mean accuracy at three times the training length."""
 
     def accuracy(rate: float) -> float:
         return fmean(one.accuracy(FAR) for job, one in found.items() if (job.arm, job.learning_rate) == (arm, rate))
@@ -230,7 +228,7 @@ def best_rate(arm: str, found: dict[Job, lb.Evaluation]) -> float:
 
 
 def show(found: dict[Job, lb.Evaluation]) -> None:
-    """Accuracy of every run by length, and of each answer far beyond the training length."""
+    """Print the accuracy of every run by length, and of each answer at three times the training length."""
     heads = [f"{length / TRAINING_LENGTH:g}x" for length in SHOWN] + [f"{answer} 3x" for answer in TASK.answers]
     table = Table("run", "rate", "seed", *heads, title="both answers right, and each at 3x", box=None, pad_edge=False)
     for job, one in found.items():
@@ -241,20 +239,19 @@ def show(found: dict[Job, lb.Evaluation]) -> None:
 
 def main(options: Namespace) -> None:
     """Train a tiny OLMo-Hybrid jointly and with delayed attention, and compare them by length."""
-    results, processes = options.results, options.processes
     job = partial(Job, steps=options.steps, sequences=options.sequences, rotary=options.rotary)
     rates = {arm: options.learning_rate or CHOSEN[arm] for arm in ARMS}
     if options.study:
-        tried = [job(arm=arm, seed=seed, learning_rate=rate) for seed, rate, arm in product(HELD_OUT, RATES, ARMS)]
-        found = run_all(tried, results, processes)
+        tried = [job(arm=arm, seed=seed, learning_rate=rate) for seed, rate, arm in product(TUNING_SEEDS, RATES, ARMS)]
+        found = run_all(tried, options.results, options.processes)
         show(found)
         rates = {arm: best_rate(arm, found) for arm in ARMS}
-    chosen = range(FIRST_SEED, FIRST_SEED + options.seeds)
-    jobs = [job(arm=arm, seed=seed, learning_rate=rates[arm]) for seed, arm in product(chosen, ARMS)]
-    found = run_all(jobs, results, processes)
+    seeds = range(FIRST_SEED, FIRST_SEED + options.seeds)
+    jobs = [job(arm=arm, seed=seed, learning_rate=rates[arm]) for seed, arm in product(seeds, ARMS)]
+    found = run_all(jobs, options.results, options.processes)
     show(found)
-    picture = lb.plot({str(job): one for job, one in found.items()}, results.with_suffix(".png"))
-    print(f"runs: {results}, picture: {picture}")
+    picture = lb.plot({str(job): one for job, one in found.items()}, options.results.with_suffix(".png"))
+    print(f"runs: {options.results}, picture: {picture}")
 
 
 def parse() -> Namespace:
@@ -265,7 +262,7 @@ def parse() -> Namespace:
     add("--sequences", type=int, default=1_024, help="test sequences at each length")
     add("--learning-rate", type=float, help="learning rate of both arms, instead of the one chosen for each")
     add("--rotary", action=BooleanOptionalAction, default=True, help="rotary positions, unlike the released model")
-    add("--study", action="store_true", help="first choose each arm's learning rate on held-out seeds")
+    add("--study", action="store_true", help="first choose each arm's learning rate on tuning seeds")
     add("--processes", type=int, default=1, help="runs at once, with one thread each")
     add("--results", type=Path, default=Path("runs/olmo-hybrid.json"), help="file of the finished runs")
     return parser.parse_args()

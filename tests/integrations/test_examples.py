@@ -1,4 +1,4 @@
-"""The example, as a user runs it: what it prints, what it leaves, and that it goes on where it was."""
+"""The example as a user runs it: what it prints, what it writes, and that it continues."""
 
 import json
 import subprocess
@@ -14,13 +14,13 @@ SMALL = ["--steps", "3", "--sequences", "2"]
 
 
 def example(folder: Path, *words: str) -> tuple[str, list[dict[str, Any]]]:
-    """What a call prints, and the runs that are in its results."""
+    """Return what a call prints and the runs in its results file."""
     ran = subprocess.run([sys.executable, str(EXAMPLE), *SMALL, *words], cwd=folder, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout, json.loads((folder / "runs" / "olmo-hybrid.json").read_text())["runs"]
 
 
-def test_the_olmo_hybrid_trains_both_ways_and_goes_on(tmp_path):
+def test_the_olmo_hybrid_trains_both_arms_and_continues(tmp_path):
     printed, runs = example(tmp_path)
     assert [(run["arm"], run["seed"], run["switch_step"]) for run in runs] == [("joint", 10, None), ("dat", 10, 1)]
     assert all(row["sequences"] == 2 for run in runs for row in run["evaluation"]["lengths"])
@@ -34,7 +34,7 @@ def test_the_olmo_hybrid_trains_both_ways_and_goes_on(tmp_path):
     assert {(run["arm"], run["seed"]) for run in more[2:]} == {("joint", 11), ("dat", 11)}
 
 
-def test_a_study_takes_the_rate_that_holds_furthest():
+def test_a_study_takes_the_rate_with_the_highest_accuracy_at_three_times_the_length():
     names = run_path(str(EXAMPLE))
     right = {
         ("joint", 2e-3): 5,

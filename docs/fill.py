@@ -1,0 +1,125 @@
+"""Write the figures of README.md and docs/ from results/, and draw the pictures.
+
+python docs/fill.py            write the values, draw the pictures, make results/report.html
+python docs/fill.py --check    fail if a page, a picture or the report does not agree with results/ (a test does this)
+
+A value stands between marks, <!-- = EXPRESSION -->VALUE<!-- / -->; the expression uses the names of docs/values.py. A
+line must not begin with such a mark, because Markdown would take the whole line for HTML. Percentages, counts of seeds
+and differences outside marks are refused, unless they are settings.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import values
+
+from latebloom.report.charts import as_svg
+from latebloom.report.study import read_sections
+from latebloom.report.study_page import study_page
+from latebloom.results.file import write_results
+
+ROOT = Path(__file__).parent.parent
+MARK = re.compile(r"<!-- = (.+?) -->(.*?)<!-- / -->", re.DOTALL)
+FIGURE = re.compile(r"\d+(?:\.\d+)?%|\b\d+ of (?:the )?\d+\b|[+−-]\d+(?:\.\d+)? points|\bp (?:of |= ?)?0?\.\d+")
+SETTINGS = ("90%", "95%", "99%")
+"""Thresholds and interval levels."""
+OTHERS = ("performance.md",)
+"""Pages with a script of their own."""
+STUDIES = ("paper", "timing", "holding", "paper-tuning")
+FRONT = {
+    "LSTM": "paper/lstm", "Transformer": "paper/transformer", "hybrid, joint training": "paper/joint",
+    "hybrid, DAT, plain": "paper-all-asked/dat", "hybrid, DAT, tuned variant": "paper/dat",
+}  # fmt: skip
+PICTURES: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
+    "results": ("main", ("paper", "paper-all-asked"), FRONT),
+    "demo-seeds": ("main", ("demo-seeds",), {}),
+    "paper": ("main", ("paper",), {}),
+    "timing": ("arms", ("timing",), {}),
+    "holding": ("effects", ("holding",), {}),
+    "olmo-hybrid": ("main", ("olmo-hybrid",), {"joint": "olmo-hybrid/joint", "DAT": "olmo-hybrid/dat"}),
+}
+"""The picture of the report that is drawn, from which files, and the arms if not all."""
+
+
+def pages() -> list[Path]:
+    return [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name not in OTHERS)]
+
+
+def filled(text: str) -> str:
+    """Return a page with every value computed anew."""
+
+    def value(mark: re.Match[str]) -> str:
+        found = str(eval(mark[1], values.__dict__))
+        around = "\n\n" if "\n" in found else ""
+        return f"<!-- = {mark[1]} -->{around}{found}{around}<!-- / -->"
+
+    return MARK.sub(value, text)
+
+
+def mistakes(page: Path) -> Iterator[str]:
+    """Say which values of a page are not those of the results, and which figures have no mark."""
+    text = page.read_text()
+    for mark, now in zip(MARK.finditer(text), MARK.finditer(filled(text)), strict=True):
+        if mark[2] != now[2]:
+            yield f"{mark[1]} is {now[2].strip()}, but the page says {mark[2].strip()}"
+        if "\n" not in now[2] and re.search(r"(?:^|\n)[ \->]*$", text[: mark.start()]):
+            yield f"a line begins with the mark of {mark[1]}"
+    plain = re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)", "", MARK.sub("", text), flags=re.DOTALL)
+    for figure in FIGURE.findall(plain):
+        if figure not in SETTINGS:
+            yield f"{figure} stands outside a mark"
+
+
+def stamp(sources: tuple[str, ...]) -> str:
+    """Return a line that ties a picture or the report to the results it was made from."""
+    found = [next((ROOT / "results").glob(f"{source}.[pj]*")).read_bytes() for source in sources]
+    return f"<!-- made from results {sha256(b''.join(found)).hexdigest()} -->\n"
+
+
+def made() -> dict[Path, tuple[str, ...]]:
+    """Return the pictures and the report, with the files that each is made from."""
+    images = {ROOT / "docs" / "images" / f"{name}.svg": sources for name, (_, sources, _) in PICTURES.items()}
+    return {**images, ROOT / "results" / "report.html": STUDIES}
+
+
+def draw(name: str, folder: Path) -> str:
+    """Return a picture of the report, with the arms in plain words."""
+    figure, sources, arms = PICTURES[name]
+    shown = {arm: text for text, arm in arms.items()}
+    runs = [(f"{source}/{run.arm}", run) for source in sources for run in values.records(source)]
+    runs = [(arm, run) for arm, run in runs if arm in shown or (not shown and values.CHOICE not in arm)]
+    names = {arm: shown.get(arm, values.label(arm)) for arm, _ in runs}
+    order = [*arms] or [*names.values()]
+    renamed = [
+        replace(run, study=sources[0], arm=names[arm], against=tuple(names[f"{sources[0]}/{a}"] for a in run.against))
+        for arm, run in runs
+    ]
+    write_results(folder / "runs.parquet", sorted(renamed, key=lambda run: order.index(run.arm)))
+    return as_svg(getattr(read_sections([folder / "runs.parquet"])[0], figure).chart)
+
+
+def main() -> None:
+    if "--check" in sys.argv[1:]:
+        wrong = [f"{page.relative_to(ROOT)}: {mistake}" for page in pages() for mistake in mistakes(page)]
+        for file, sources in made().items():
+            if not (file.exists() and file.read_text().endswith(stamp(sources))):
+                wrong.append(f"{file.relative_to(ROOT)} was made from other results; run python docs/fill.py")
+        sys.exit("\n".join(wrong) or None)
+    for page in pages():
+        page.write_text(filled(page.read_text()))
+    for file, sources in made().items():
+        if file.suffix == ".svg":
+            with TemporaryDirectory() as folder:
+                text = draw(file.stem, Path(folder))
+        else:
+            text = study_page(read_sections([ROOT / "results" / f"{study}.parquet" for study in sources]))
+        file.write_text(text.rstrip("\n") + "\n" + stamp(sources))
+
+
+if __name__ == "__main__":
+    main()

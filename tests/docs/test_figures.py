@@ -1,0 +1,97 @@
+"""Figures in README.md and docs/ are those of the files in results/."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from latebloom.config import RunConfig
+from latebloom.recipes import RECIPES, recipe
+from latebloom.results.file import read_results
+from latebloom.studies.find import find_study, known_studies, plan_of
+from latebloom.validation import read_settings
+
+ROOT = Path(__file__).parents[2]
+
+
+def check(root: Path, script: str = "fill.py") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, root / "docs" / script, "--check"], capture_output=True, text=True)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """Copy what docs/fill.py reads, so that a test can change it."""
+    for name in ("docs", "results"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("bench*", "precision*"))
+    shutil.copy(ROOT / "README.md", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("script", ["fill.py", "performance_tables.py"])
+def test_pages_and_pictures_agree_with_the_results(script):
+    ran = check(ROOT, script)
+    assert ran.returncode == 0, ran.stderr
+
+
+MISTAKES = [
+    ("README.md", "| 84.8% [", "| 94.8% [", "accuracies("),
+    ("docs/results/README.md", "-->44<!--", "-->54<!--", 'points("paper/dat", "paper/joint", 16) is 44'),
+    ("docs/results/holding.md", "**-62.0 [", "**-12.0 [", 'effects("holding") is'),
+    ("docs/results/timing.md", "On the sum alone", "On the sum, with 97% right,", "97% stands outside a mark"),
+    (
+        "README.md",
+        "The tuned variant",
+        "It holds in 20 of 20 seeds. The tuned variant",
+        "20 of 20 stands outside a mark",
+    ),
+]
+
+
+def test_figures_and_pictures_that_differ_from_the_results_are_named(copy):
+    with (copy / "results" / "demo-seeds.json").open("a") as file:
+        file.write("\n")  # another file with the same figures
+    for page, before, after, _ in MISTAKES:
+        text = (copy / page).read_text()
+        assert before in text
+        (copy / page).write_text(text.replace(before, after, 1))
+    ran = check(copy)
+    assert ran.returncode == 1
+    for page, _, _, said in MISTAKES:
+        assert re.search(rf"^{re.escape(page)}: .*{re.escape(said)}", ran.stderr, re.MULTILINE), said
+    assert "docs/images/demo-seeds.svg was made from other results" in ran.stderr
+    assert "paper.svg" not in ran.stderr
+
+
+def test_the_recipes_of_the_paper_are_the_runs_in_the_results():
+    records = read_results([ROOT / "results" / "paper.parquet"])
+    runs = {record.arm: record for record in records if record.task == "composite" and record.seed == 0}
+    runs = {f"paper-{re.sub('[^a-z]+', '-', arm).strip('-')}": record for arm, record in runs.items()}
+    assert sorted(runs) == sorted(name for name in RECIPES if name.startswith("paper-"))
+    for name, record in runs.items():
+        assert recipe(name) == read_settings(RunConfig, json.loads(record.config)), name
+
+
+@pytest.mark.parametrize("name", ["paper", "timing", "holding"])
+def test_the_runs_in_the_results_are_those_that_the_study_plans(name):
+    plan = plan_of(name, known_studies()[name], "paper")
+    arms = {(arm.task, arm.name): arm for arm in plan.arms}
+    records = read_results([ROOT / "results" / f"{name}.parquet"])
+    assert {(record.task, record.arm) for record in records} == set(arms)
+    assert len(records) == plan.run_count
+    for record in records:
+        arm = arms[record.task, record.arm]
+        trained = read_settings(RunConfig, json.loads(record.config))
+        assert trained in [replace(config, seed=record.seed) for config in arm.choices or (arm.config,)], record.name
+
+
+def test_the_study_of_the_demo_has_the_arms_of_its_results():
+    runs = json.loads((ROOT / "results" / "demo-seeds.json").read_text())["runs"]
+    plan = plan_of(*find_study(str(ROOT / "docs" / "demo_study.py")), "paper")
+    assert {(arm.name, seed) for arm in plan.arms for seed in plan.seeds} == {
+        (run["name"], run["seed"]) for run in runs
+    }
