@@ -10,12 +10,12 @@ os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable
 import jax
 import numpy as np
 import torch
-from latebloom.engine.step import answer_losses, total_loss
 
 from latebloom import RunConfig, hybrid
 from latebloom.bench import jax_model, peers
 from latebloom.bench.arms import OneLength
 from latebloom.bench.settings import LENGTH, bench_config
+from latebloom.engine.loss import answer_losses, total_loss
 from latebloom.engine.trainer import Trainer
 from latebloom.tasks import Composite
 
@@ -41,26 +41,27 @@ def same_model_and_training() -> None:
     """From the same weights and on the same batches, logits, gradients and the losses of all steps are equal to ours
     up to rounding."""
     config = small(2)
-    trainer = Trainer(config, CPU)
+    trainer = Trainer([config], CPU)
+    model = trainer.backend.model(0)
     trainer.stream = OneLength(config.task, config.seed, LENGTH)
-    state = jax.tree.map(lambda stacked: stacked[0], jax_model.first_state(0, [trainer.model]))
+    state = jax.tree.map(lambda stacked: stacked[0], jax_model.first_state(0, [model]))
     update = jax.jit(partial(jax_model.update, config))
     for index in range(8):
         ours = config.task.batch(config.seed, "train", index, length=LENGTH, size=4)
         batch = jax_model.Batch(ours.tokens.numpy(), ours.positions.numpy(), ours.targets.numpy())
         if index == 0:
             logits = jax.jit(partial(jax_model.logits, config))(state.parameters, batch.tokens, batch.positions)
-            np.testing.assert_allclose(logits, trainer.model(ours.tokens, ours.positions).detach(), atol=2e-6)
-            total_loss(answer_losses(trainer.model, ours), ours, "answers").backward()
+            np.testing.assert_allclose(logits, model(ours.tokens, ours.positions).detach(), atol=2e-6)
+            total_loss(answer_losses(model, ours), ours, per_token=False).backward()
             gradients = jax.jit(jax.grad(partial(jax_model.loss, config)))(state.parameters, batch)
-            assert gradients.keys() == {name for name, _ in trainer.model.named_parameters()}
-            for name, parameter in trainer.model.named_parameters():
+            assert gradients.keys() == {name for name, _ in model.named_parameters()}
+            for name, parameter in model.named_parameters():
                 np.testing.assert_allclose(
                     gradients[name], np.asarray(parameter.grad), rtol=1e-4, atol=1e-6, err_msg=name
                 )
         trainer.advance()
         state, loss = update(state, batch)
-        np.testing.assert_allclose(loss, trainer.read_means()["loss"], rtol=1e-5)
+        np.testing.assert_allclose(loss, trainer.read_means()[0]["loss"], rtol=1e-5)
 
 
 def batches() -> None:
