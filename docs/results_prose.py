@@ -330,7 +330,7 @@ def recall(panel: Panel, arm: str) -> float:
 
 def tried(arm: str, *, first_round: bool = False) -> list[list[RunRecord]]:
     """An arm's runs on held-out seeds, a row for each setting."""
-    of_first = plan_of("paper", known_studies()["paper"], "paper").tuning_seeds
+    of_first = plan_of(known_studies()["paper"], "paper").tuning_seeds
     found: dict[str, list[RunRecord]] = {}
     for run in composite("paper-tuning").runs:
         if run.arm.rpartition(CHOICE)[0] == arm and (run.seed in of_first or not first_round):

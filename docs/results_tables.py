@@ -172,7 +172,7 @@ def tuning() -> str:
 
 def _tuning_of(panel: Panel) -> str:
     rows: dict[tuple[str, str, str], dict[float, list[Evaluation]]] = {}
-    tried = plan_of("paper", known_studies()["paper"], "paper").tuning_seeds
+    tried = plan_of(known_studies()["paper"], "paper").tuning_seeds
     for run in panel.runs:
         if run.seed not in tried:
             continue
@@ -319,7 +319,7 @@ def _made(study: str) -> str:
     runs = [run for panel in of for run in panel.runs]
     configs = [config_of(run) for run in runs]
     training = [config["training"] for config in configs]
-    planned = plan_of(study, known_studies()[study], "paper").run_count
+    planned = plan_of(known_studies()[study], "paper").run_count
     failed = sum(run.evaluation is None for run in runs)
     seeds = {len(panel.by_seed(arm, panel.training_length)) for panel in of for arm in panel.shown}
     made: dict[str, dict[str, None]] = {}
@@ -340,7 +340,7 @@ def check_planned() -> None:
     """That the runs are those of the studies as they are now, apart from settings that came later."""
     for study in STUDIES:
         runs = [run for panel in read(study) for run in panel.runs]
-        for arm in plan_of(study, known_studies()[study], "paper").arms:
+        for arm in plan_of(known_studies()[study], "paper").arms:
             if arm.choices:
                 continue
             now = dict(flat(json.loads(json.dumps(arm.config.to_json()))))

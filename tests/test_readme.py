@@ -14,7 +14,7 @@ import pytest
 from synthetic import study
 
 from latebloom import run
-from latebloom.recipes import RECIPES, recipe
+from latebloom.recipes import Recipe, recipe
 from latebloom.results.file import read_results, schema, write_results
 from latebloom.studies.find import find_study, plan_of
 from latebloom.studies.plan import Arm, Plan
@@ -67,7 +67,7 @@ def test_the_lines_about_results_work_as_printed(tiny, tmp_path):
     page = (ROOT / "docs" / "report.md").read_text()
     mine, tuned, code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "later.py").write_text(mine)
-    plan = plan_of(*find_study(str(tmp_path / "later.py")), "tiny")
+    plan = plan_of(find_study(str(tmp_path / "later.py")), "tiny")
     assert [arm.name for arm in plan.arms] == ["joint", "at 300", "at 900", "at 1500"]
     faster = replace(tiny, training=replace(tiny.training, steps=2 * tiny.training.steps))
     chosen = eval(tuned, {"Plan": Plan, "Arm": Arm, "dat": tiny, "faster": faster})
@@ -165,7 +165,7 @@ def test_the_recipes_of_the_paper_are_the_runs_in_the_results():
     records = read_results([ROOT / "results" / "paper.parquet"])
     runs = {record.arm: record for record in records if record.task == "composite" and record.seed == 0}
     runs = {f"paper-{re.sub('[^a-z]+', '-', arm).strip('-')}": record for arm, record in runs.items()}
-    assert sorted(runs) == sorted(name for name in RECIPES if name.startswith("paper-"))
+    assert sorted(runs) == sorted(name for name in Recipe.members if name.startswith("paper-"))
     for name, record in runs.items():
         assert recipe(name).hash == record.config_hash, name
 

@@ -274,24 +274,15 @@ def report(
 def list_() -> None:
     """The tasks, models, triggers and recipes, with a line each."""
     from latebloom.delay.controller import HOLDS
-    from latebloom.delay.triggers import IN_YOUR_OWN_LOOP, Trigger
-    from latebloom.models.recurrent import RECURRENCES
+    from latebloom.listing import list_components
     from latebloom.models.settings import MODELS
-    from latebloom.recipes import RECIPES
-    from latebloom.tasks import Task
-    from latebloom.trackers import TRACKERS
 
     table = Table(box=None, show_header=False, pad_edge=False)
     models = {name: f"{_first_line(model)} (model.layout={model().layout})" for name, model in MODELS.items()}
     families = {
-        "tasks": Task.choices,
         "models": models,
-        "recurrences": RECURRENCES,
         "ways to hold attention back": HOLDS,
-        "triggers": Trigger.choices,
-        "more, in a loop of your own": IN_YOUR_OWN_LOOP,
-        "recipes": RECIPES,
-        "trackers (train --track)": TRACKERS,
+        **{kind: {entry.name: entry.summary for entry in entries} for kind, entries in list_components().items()},
     }
     for family, members in families.items():
         table.add_row(f"[bold]{family}")

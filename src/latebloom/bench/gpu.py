@@ -10,7 +10,7 @@ from latebloom.bench.arms import captured, fused_lstms, library_lstms, single, s
 from latebloom.bench.measure import Arm, product_peak, take_turns
 from latebloom.bench.settings import LENGTH, bench_config
 from latebloom.bench.work import step_operations
-from latebloom.kernels.precision import Precision, precision
+from latebloom.layers.precision import Precision, precision
 
 Tell = Callable[[str], None]
 SEEDS = 64

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from latebloom.errors import ConfigError
-from latebloom.kernels.lstm import Weights, lstm
+from latebloom.layers.lstm.operation import Weights, lstm
 
 Build = Callable[[Tensor, Weights, Tensor], Callable[[], list[Any]]]
 """Input (B, T, D), weights and the outputs' gradient (B, T, D) -> a call that does the layer's work once and returns

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +64,8 @@ def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Tensor]], state: 
     return target
 
 
-def load_checkpoint(path: Path, run: str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Tensors and state of a checkpoint; refuses one that is damaged or belongs to another run."""
+def load_checkpoint(path: Path, runs: Collection[str]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """Return tensors and state of a checkpoint; refuse one that is damaged or of none of these runs (hashes)."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -73,9 +73,9 @@ def load_checkpoint(path: Path, run: str) -> tuple[dict[str, dict[str, Tensor]],
         header = json.loads((path / "state.json").read_bytes())
         if header["format"] != FORMAT:
             raise CheckpointError(f"checkpoint {path} has format {header['format']}; this version reads {FORMAT}")
-        if header["run"] != run:
+        if header["run"] not in runs:
             raise CheckpointError(
-                f"checkpoint {path} belongs to another configuration ({header['run']}, not {run}); "
+                f"checkpoint {path} belongs to another configuration ({header['run']}, not {next(iter(runs))}); "
                 "choose another folder with --out"
             )
         if header["state_digest"] != _digest(header["state"]):

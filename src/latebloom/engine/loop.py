@@ -19,7 +19,7 @@ from latebloom.engine.trainer import Trainer
 from latebloom.errors import CheckpointError, InterruptedRun
 from latebloom.evaluation.evaluate import evaluate
 from latebloom.evaluation.result import Evaluation
-from latebloom.kernels.precision import precision
+from latebloom.layers.precision import precision
 
 __all__ = ["Observer", "Progress", "TrainedRun", "run"]
 
@@ -64,7 +64,7 @@ class _Run:
         if self.folder is not None:
             self.last_checkpoint = latest_checkpoint(self.folder.checkpoints)
         if self.last_checkpoint is not None:
-            tensors, state = load_checkpoint(self.last_checkpoint, self.config.hash)
+            tensors, state = load_checkpoint(self.last_checkpoint, self.config.hashes)
             try:
                 self.trainer.load(tensors, state["trainer"])
                 self.seconds_before, journal_state = state["seconds"], state["journal"]

@@ -7,7 +7,7 @@ from latebloom.delay.controller import Hold
 from latebloom.delay.triggers import Trigger
 from latebloom.errors import require
 from latebloom.fields import check_fields
-from latebloom.kernels.precision import Precision
+from latebloom.layers.precision import Precision
 
 Weighing = Literal["answers", "positions"]
 

@@ -31,7 +31,7 @@ from latebloom.engine.stacked_trainer import StackedTrainer
 from latebloom.engine.surroundings import own_torch_state, stop_requests
 from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, full_disk_in_words
 from latebloom.evaluation.evaluate import evaluate_stacked
-from latebloom.kernels.precision import precision
+from latebloom.layers.precision import precision
 
 SECONDS_BETWEEN_CHECKPOINTS = 20.0
 """A stack takes hundreds of steps a second and a checkpoint of it is large, so it is saved by the clock."""
@@ -68,7 +68,8 @@ def run_stacked(
             name: Journal(config, folders[name], lambda seen, name=name: observe(name, seen))
             for name, config in configs.items()
         }
-        place = None if out is None else Path(out) / stack_folder(configs)
+        places = [] if out is None else [Path(out) / name for name in stack_folders(configs)]
+        place = next((place for place in places if place.exists()), places[0] if places else None)
         try:
             with full_disk_in_words(out or ""):  # whichever of its folders is being written
                 return _StackedRun(journals, place, device, stop_requested, capture).finish()
@@ -77,9 +78,9 @@ def run_stacked(
                 journal.close()
 
 
-def stack_folder(configs: dict[str, RunConfig]) -> str:
-    """The name of the folder in which a stack of these runs keeps its checkpoints."""
-    return f"stack-{_stack_hash(configs)}"
+def stack_folders(configs: dict[str, RunConfig]) -> list[str]:
+    """Return the name of the folder with the checkpoints of a stack of these runs, and its names in older versions."""
+    return [f"stack-{name}" for name in _stack_hashes(configs)]
 
 
 def refuse_member(folder: RunFolder) -> None:
@@ -101,9 +102,11 @@ def refuse_member(folder: RunFolder) -> None:
                 )
 
 
-def _stack_hash(configs: dict[str, RunConfig]) -> str:
-    members = "\n".join(f"{name} {config.hash}" for name, config in configs.items())
-    return hashlib.sha256(members.encode()).hexdigest()[:12]
+def _stack_hashes(configs: dict[str, RunConfig]) -> list[str]:
+    """Return the hash of a stack, and those that older versions gave to it."""
+    versions = zip(*(config.hashes for config in configs.values()), strict=False)
+    members = ["\n".join(map(" ".join, zip(configs, hashes, strict=True))) for hashes in versions]
+    return [hashlib.sha256(text.encode()).hexdigest()[:12] for text in members]
 
 
 class _StackedRun:
@@ -134,7 +137,7 @@ class _StackedRun:
             write_json(self.place / "members.json", {name: config.hash for name, config in self.configs.items()})
             self.last_checkpoint = latest_checkpoint(self.place / "checkpoints")
         if self.last_checkpoint is not None:
-            tensors, state = load_checkpoint(self.last_checkpoint, _stack_hash(self.configs))
+            tensors, state = load_checkpoint(self.last_checkpoint, _stack_hashes(self.configs))
             try:
                 self.trainer.load(tensors, state["trainer"])
                 self.seconds_before, states = state["seconds"], state["journals"]
@@ -210,7 +213,9 @@ class _StackedRun:
             "journals": [journal.state() for journal in self.journals],
         }
         checkpoints = self.place / "checkpoints"
-        self.last_checkpoint = save_checkpoint(checkpoints, self.trainer.tensors(), state, _stack_hash(self.configs))
+        self.last_checkpoint = save_checkpoint(
+            checkpoints, self.trainer.tensors(), state, _stack_hashes(self.configs)[0]
+        )
         keep_newest(checkpoints)
 
     def _interrupted(self) -> InterruptedRun:

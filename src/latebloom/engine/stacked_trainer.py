@@ -13,6 +13,7 @@ from torch import Tensor
 from latebloom.config import RunConfig
 from latebloom.delay.controller import gate_at
 from latebloom.delay.triggers import AtFraction, AtStep, Moment
+from latebloom.engine.adamw import AdamW, adamw_
 from latebloom.engine.capture import Captured
 from latebloom.engine.noise import StateNoise
 from latebloom.engine.schedule import rate_of_step
@@ -23,7 +24,6 @@ from latebloom.engine.trainer import CHECK_SEQUENCES
 from latebloom.errors import ConfigError
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.stacked import count_correct_stacked
-from latebloom.kernels.adamw import AdamW, adamw_
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.tasks.stream import Stream
 
@@ -35,6 +35,8 @@ def stack_key(config: RunConfig) -> RunConfig:
     Where the phases have batches of different sizes, all runs must also switch at the same step; with a trigger that
     looks at the model they cannot promise that, and each stands alone.
     """
+    if not config.model.can_be_stacked:
+        return config
     training, delay = config.training, config.delay
     phases = {name: Phase(batch_size=getattr(training, name).batch_size) for name in ("delayed", "full")}
     same_size = delay is None or training.delayed.batch_size == training.full.batch_size

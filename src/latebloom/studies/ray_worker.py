@@ -17,7 +17,7 @@ from threading import Event, Thread
 from typing import Any
 
 from latebloom.engine.outcome import Progress
-from latebloom.engine.stacked_run import stack_folder
+from latebloom.engine.stacked_run import stack_folders
 from latebloom.engine.surroundings import stop_requests
 from latebloom.errors import InterruptedRun
 from latebloom.studies.parcel import Parcel, pack, unpack
@@ -62,7 +62,7 @@ class Mailbox:
 
 def folders(wave: Configs) -> list[str]:
     """The runs' folders, and then that of their stack, whose checkpoints say what was reached in each of them."""
-    return [*wave, stack_folder(wave)]
+    return [*wave, *stack_folders(wave)]
 
 
 def train(wave: Configs, token: Path, kind: str, parcel: Parcel, mailbox: Any, words: list[str]) -> Done:
