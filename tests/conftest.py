@@ -28,6 +28,7 @@ def own_components():
         for name in [name for name, member in family.members.items() if origin_of(member) is not None]:
             del family.members[name]
     plugins._loaded.clear()
+    plugins._sent.clear()
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from tyro.conf import Positional, arg
 
 from latebloom import __version__
 from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, full_disk_in_words, require
+from latebloom.plugins import load_words
 from latebloom.usage import changes_last, one_sentence
 
 said = partial(arg, help_behavior_hint="")  # where the help's sentence says what happens without it, not "None"
@@ -339,7 +340,7 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"latebloom {__version__}")
             return
         with full_disk_in_words("what this command makes"):
-            parse(words)()
+            parse(load_words(words))()
     except InterruptedRun as stop:
         print(f"latebloom: {stop}", file=sys.stderr)
         sys.exit(130)

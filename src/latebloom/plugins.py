@@ -4,11 +4,14 @@ Installed plugins are found by their entry points (components.py). This module l
 line names, and reports a mistake in it as one sentence with its place.
 """
 
+import atexit
 import hashlib
 import importlib
 import importlib.util
 import re
+import shutil
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
@@ -21,6 +24,8 @@ from latebloom.errors import ConfigError, unknown
 
 _loaded: dict[str, tuple[str, ModuleType]] = {}
 """Modules that were loaded from files, by path, each with a digest of the file."""
+_sent: set[str] = set()
+"""Those of them that another machine has sent."""
 
 
 def load(name: str, field: str = "--import") -> ModuleType:
@@ -85,9 +90,11 @@ def load_imports(names: Iterable[str]) -> dict[str, str]:
     """Import what a configuration names; return the reason for each file or module that is not there."""
     missing = {}
     for name in names:
+        if name in _sent:
+            continue
         if _is_here(name):
             load(name, "imports")
-        elif name not in _loaded:
+        else:
             kind = "file" if name.endswith(".py") else "module"
             missing[name] = f"the {kind} {name} that defines it is not here; give --import with where it is now"
     return missing
@@ -98,6 +105,39 @@ def _is_here(name: str) -> bool:
         return Path(name).is_file() if name.endswith(".py") else importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):
         return False
+
+
+def plugin_sources(names: Iterable[str]) -> dict[str, bytes]:
+    """Return the Python files among what a configuration imports, by path, to send them to another machine."""
+    return {name: Path(name).read_bytes() for name in names if name.endswith(".py") and Path(name).is_file()}
+
+
+def receive_sources(sources: dict[str, bytes]) -> None:
+    """Load Python files that another machine has sent, under the paths that they have there."""
+    for path, content in sources.items():
+        if Path(path).is_file() and Path(path).read_bytes() == content:
+            continue  # this machine has them too
+        place = Path(tempfile.mkdtemp(prefix="latebloom-plugin-"))
+        atexit.register(shutil.rmtree, place, ignore_errors=True)
+        file = place / Path(path).name
+        file.write_bytes(content)
+        load_file(file, "imports", as_path=Path(path))
+        _sent.add(path)
+
+
+def load_words(words: list[str]) -> list[str]:
+    """Load what `--import MODULE|FILE.py` names among the words of a command; return the other words."""
+    rest, given = [], iter(words)
+    for word in given:
+        option, equals, value = word.partition("=")
+        if option != "--import":
+            rest.append(word)
+            continue
+        name = value if equals else next(given, "")
+        if not name:
+            raise ConfigError("--import: give a module or a Python file")
+        load(name)
+    return rest
 
 
 def origins(settings: Any) -> list[str]:
