@@ -17,6 +17,27 @@ settings.register_profile("latebloom", deadline=None, max_examples=60, derandomi
 settings.load_profile("latebloom")
 
 
+@pytest.fixture(autouse=True)
+def own_components():
+    """Forget the components that a test defines when it ends."""
+    yield
+    from latebloom import plugins
+    from latebloom.components import families, origin_of
+
+    for family in families():
+        for name in [name for name, member in family.members.items() if origin_of(member) is not None]:
+            del family.members[name]
+    plugins._loaded.clear()
+    plugins._sent.clear()
+
+
+@pytest.fixture
+def device() -> torch.device:
+    """The device that kernels are tested on."""
+    torch.manual_seed(0)  # the inputs of a test are its own, whichever tests the process has run before
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 @pytest.fixture
 def tiny():
     """A run that takes a second: every part of a real one, in small."""

@@ -1,7 +1,8 @@
-"""Data flows one way: no room imports a later one, and the core imports nothing but torch."""
+"""Data flows one way through the packages, and the core imports nothing but torch."""
 
 import ast
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -9,23 +10,40 @@ import pytest
 import latebloom
 
 SOURCE = Path(latebloom.__file__).parent
-COMMON = {"errors", "choice", "fields", "differences"}
+COMMON = {"errors", "fields", "components", "plugins", "differences"}
+CORE = {"layers", "tasks", "models", "delay", "evaluation", "engine", "probes"}
+"""Packages that run where only torch is installed."""
 MAY_IMPORT = {
-    "tasks": COMMON | {"tasks", "kernels"},
-    "kernels": {"kernels"},
-    "models": COMMON | {"models", "kernels", "validation"},
-    "delay": COMMON | {"delay"},
-    "evaluation": COMMON | {"evaluation", "tasks"},
-    "engine": COMMON | {"engine", "config", "kernels", "tasks", "models", "delay", "evaluation"},
-    "trackers": COMMON | {"trackers", "config", "evaluation", "engine"},
-    "probes": COMMON | {"probes", "delay"},
-    "studies": COMMON | {"studies", "config", "recipes", "delay", "evaluation", "models", "results", "tasks", "engine"},
-    "bench": COMMON
-    | {"bench", "config", "delay", "evaluation", "kernels", "models", "recipes", "studies", "tasks", "engine"},
-    "results": COMMON | {"results", "config", "evaluation", "engine"},
-    "report": COMMON | {"report", "evaluation", "results"},
+    # The common ground, from the bottom up.
+    "errors": set(),
+    "fields": {"errors"},
+    "components": {"errors", "fields"},
+    "plugins": {"errors", "components"},
+    "validation": {"errors", "components"},
+    "older_formats": set(),
+    # The core, and the configuration of a run.
+    "layers": COMMON,
+    "tasks": COMMON | {"layers"},
+    "models": COMMON | {"layers", "validation", "older_formats"},
+    "delay": COMMON,
+    "evaluation": COMMON | {"tasks"},
+    "config": COMMON | {"delay", "engine", "evaluation", "models", "older_formats", "tasks", "validation"},
+    "engine": COMMON | {"config", "layers", "tasks", "models", "delay", "evaluation"},
+    "probes": COMMON | {"delay"},
+    # What is built from it.
+    "results": COMMON | {"config", "evaluation", "engine"},
+    "studies": COMMON | {"config", "recipes", "delay", "evaluation", "models", "results", "tasks", "engine"},
+    "recipes": COMMON | {"config", "delay", "engine", "models", "studies", "tasks"},
+    "trackers": COMMON | {"config", "evaluation", "engine"},
+    "integrations": COMMON | {"config", "delay", "engine", "models"},
+    "bench": COMMON | {"config", "delay", "evaluation", "layers", "models", "recipes", "studies", "tasks", "engine"},
+    "report": COMMON | {"evaluation", "results"},
+    # What a user sees.
+    "listing": COMMON | {"recipes", "studies", "trackers"},
 }
-CORE = ("kernels", "tasks", "models", "delay", "evaluation", "engine", "probes")
+FREE = {"__init__", "__main__", "api", "cli", "demo", "evaluation_view", "inspect_view", "lengths", "progress", "seeds"}
+FREE |= {"study", "usage"}
+"""Commands and views at the top, which nothing below imports."""
 
 
 def imports(file: Path, top_level_only: bool = False) -> set[str]:
@@ -37,19 +55,61 @@ def imports(file: Path, top_level_only: bool = False) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             found.add(node.module or "")
+            found |= {
+                f"{node.module}.{alias.name}" for alias in node.names if _is_module(f"{node.module}.{alias.name}")
+            }
     return found
 
 
-@pytest.mark.parametrize("room", MAY_IMPORT)
-def test_a_room_imports_only_the_rooms_before_it(room):
-    for file in (SOURCE / room).rglob("*.py"):
-        inner = {name.split(".")[1] for name in imports(file) if name.startswith("latebloom.")}
-        assert inner <= MAY_IMPORT[room], f"{file.relative_to(SOURCE)} imports {inner - MAY_IMPORT[room]}"
+def _is_module(name: str) -> bool:
+    path = SOURCE.parent / name.replace(".", "/")
+    return path.is_dir() or path.with_suffix(".py").is_file()
 
 
-@pytest.mark.parametrize("room", CORE)
-def test_the_core_imports_nothing_but_torch_when_it_is_imported(room):
-    for file in (SOURCE / room).rglob("*.py"):
+def files_of(part: str) -> list[Path]:
+    return [SOURCE / f"{part}.py"] if (SOURCE / f"{part}.py").is_file() else sorted((SOURCE / part).rglob("*.py"))
+
+
+def imported_parts(file: Path) -> set[str]:
+    return {name.split(".")[1] for name in imports(file) if name.startswith("latebloom.")}
+
+
+def test_every_package_and_module_has_its_place():
+    there = {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert there == MAY_IMPORT.keys() | FREE
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_a_part_imports_only_what_it_may(part):
+    for file in files_of(part):
+        inner = imported_parts(file) - {part}
+        assert inner <= MAY_IMPORT[part], f"{file.relative_to(SOURCE)} imports {inner - MAY_IMPORT[part]}"
+
+
+def test_nothing_below_imports_a_command_or_a_view():
+    for part in MAY_IMPORT:
+        for file in files_of(part):
+            assert not imported_parts(file) & (FREE - {"__init__"}), file
+
+
+def modules() -> dict[str, Path]:
+    names = {file: file.relative_to(SOURCE.parent).with_suffix("").as_posix() for file in SOURCE.rglob("*.py")}
+    return {name.replace("/", ".").removesuffix(".__init__"): file for file, name in names.items()}
+
+
+def test_there_is_no_cycle_of_imports():
+    """Between modules, by what they import when they are imported; a package stands for what it re-exports."""
+    known = modules()
+    graph = {name: (imports(file, top_level_only=True) & known.keys()) - {name} for name, file in known.items()}
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("part", sorted(CORE | COMMON | {"config", "older_formats", "validation"}))
+def test_the_core_imports_nothing_but_torch_when_it_is_imported(part):
+    for file in files_of(part):
         outer = {name.split(".")[0] for name in imports(file, top_level_only=True)} - {"latebloom", "torch"}
         allowed = {"triton"} if file.stem.endswith("_triton") else set()
         assert outer - allowed <= set(sys.stdlib_module_names), f"{file.relative_to(SOURCE)} imports {outer}"
@@ -62,6 +122,6 @@ def test_triton_is_imported_only_where_it_is_used():
             assert not any(name.split(".")[-1].endswith("_triton") or name == "triton" for name in eager), file
 
 
-def test_no_file_has_grown_past_one_idea():
+def test_no_file_is_longer_than_400_lines():
     long = {str(file.relative_to(SOURCE)): len(file.read_text().splitlines()) for file in SOURCE.rglob("*.py")}
     assert {name: lines for name, lines in long.items() if lines > 400} == {}

@@ -27,13 +27,14 @@ from latebloom import (
 from latebloom.config import with_overrides
 from latebloom.delay.hooks import HOLDS
 from latebloom.errors import ConfigError
-from latebloom.recipes import RECIPES
+from latebloom.layers.attention import NoPositions, Rotary
+from latebloom.recipes import Recipe
 from latebloom.validation import read_settings
 
 DELAYED = RunConfig(delay=Delay(until=when_beyond(latest=900), withhold=("recall",)))
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", Recipe.members)
 def test_every_recipe_survives_json(name, tmp_path):
     config = recipe(name)
     (tmp_path / "config.json").write_text(json.dumps(config.to_json()))
@@ -64,7 +65,7 @@ def test_overrides_change_what_they_name():
         ["training.steps=2000", "model.attention.positions=rotary", "delay.hold=freeze", "training.betas=[0.8,0.9]"],
     )
     assert config.training.steps == 2000
-    assert config.model.attention.positions == "rotary"
+    assert config.model.attention.positions == Rotary()
     assert config.delay is not None
     assert config.delay.hold == "freeze"
     assert config.training.betas == (0.8, 0.9)
@@ -99,7 +100,7 @@ def test_a_single_answer_is_withheld_by_its_name_also_where_there_was_no_delay(t
 
 def test_none_is_a_word_where_a_field_knows_it():
     rotary = with_overrides(DELAYED, ["model.attention.positions=rotary"])
-    assert with_overrides(rotary, ["model.attention.positions=none"]).model.attention.positions == "none"
+    assert with_overrides(rotary, ["model.attention.positions=none"]).model.attention.positions == NoPositions()
 
 
 def test_a_delay_of_nothing_is_refused():
@@ -125,22 +126,23 @@ MISTAKES = {
     "training.betas=[0.9]": "training.betas.1: this field is needed",
     "model=3": "model: 3 is not possible; it is made of fields, set as model.FIELD=VALUE: layout, width",
     "delay=bypass": 'delay: "bypass" is not possible; it is made of fields, set as delay.FIELD=VALUE: until, hold',
-    "delay.until=at_fraction": 'delay.until: "at_fraction" is not possible; write delay.until.name=at_fraction '
-    "delay.until.fraction=0.5; choices: at_step, at_fraction, when_beyond",
+    "delay.until=at_fraction": "delay.until.fraction: this field is needed and was not given; write for example "
+    "delay.until.fraction=0.5",
     "delay.until=500": "delay.until: 500 is not possible; write for example delay.until.name=at_step "
     "delay.until.step=500; choices: at_step, at_fraction, when_beyond",
     "delay.until.fraction=0.5": "delay.until.fraction: there is no such field (value 0.5); it belongs to "
     "name=at_fraction; choices: name, latest",
-    "delay.until.name=at_tokens": "delay.until.name: \"at_tokens\" is not known; choices: 'at_step', 'at_fraction'",
-    "task=recall": 'task: "recall" is not possible; write task.name=recall; choices: composite, modular_sum, recall',
+    "delay.until.name=at_tokens": "delay.until.name: 'at_tokens' cannot be in a configuration; choices: at_step",
+    "task=recal": "task.name: 'recal' is not known; did you mean 'recall'? choices: composite, modular_sum, recall",
+    "task=7": "task: 7 is not possible; write for example task.name=composite; choices: composite, modular_sum, recall",
     "training.=5": "'training.=5' is not a change; write field=value, such as training.steps=100",
     "model.attention.heads=3": "model.attention.heads: 3 does not divide width 128; choices: 1, 2, 4, 8",
-    "model.layout=rx": "model.layout: 'rx' is not a row of r (recurrence), a (attention), m (MLP)",
+    "model.layout=rx": "model.layout: 'rx' is not a sequence of r (recurrence), a (attention), m (MLP)",
     "model.layout=rm": "delay: a model of layout 'rm' has no attention to hold back; set delay=null",
-    "model.recurrence=gruu": "model.recurrence: 'gruu' is not known; choices: lstm",
+    "model.recurrence=gruu": "model.recurrence.name: 'gruu' is not known; choices: lstm",
     "training.length=1": "training.length: 1 is not possible; it must be 2 or more",
     "training.length=600": "training.length: 600 takes task.keys of 300 or more; this task has 256",
-    "task.name=foo": "task.name: \"foo\" is not known; choices: 'composite', 'modular_sum', 'recall'",
+    "task.name=foo": "task.name: 'foo' is not known; choices: composite, modular_sum, recall",
     "task.order=zig": "task.order: \"zig\" is not possible; input should be 'digits-first', 'pairs-first'",
     "task.keys=5": "training.length: 25 takes task.keys of 12 or more; this task has 5, enough for a length of 11",
     "delay.hold=foo": "delay.hold: \"foo\" is not possible; input should be 'bypass', 'freeze', 'ramp' or 'none'",
@@ -198,7 +200,7 @@ def test_names_and_numbers_in_a_row_need_no_brackets():
 
 @pytest.mark.parametrize("until", [at_tokens(5, latest=9), when_plateau(latest=9), when(lambda moment: True, latest=9)])
 def test_a_trigger_that_a_run_would_never_tell_anything_is_refused(until):
-    with pytest.raises(ConfigError, match=r"delay.until: \w+ is for a loop of your own.*; choices: at_step"):
+    with pytest.raises(ConfigError, match=r"delay.until: \w+ is for a training loop of your own; choices: at_step"):
         RunConfig(delay=Delay(until=until))
 
 
@@ -212,7 +214,7 @@ MADE_IN_PYTHON = {
     "supervision: 'align' is not known; did you mean 'aligned'?": lambda: ModularSum(supervision="align"),  # type: ignore[arg-type]
     "schedule: 'linear' is not known; choices: cosine, constant": lambda: Phase(schedule="linear"),  # type: ignore[arg-type]
     "weigh: 'answer' is not known; did you mean 'answers'?": lambda: Training(weigh="answer"),  # type: ignore[arg-type]
-    "positions: 'rope' is not known; choices: none, rotary, learned": lambda: hybrid(positions="rope"),
+    "positions: 'rope' is not known; choices: learned, none, rotary": lambda: hybrid(positions="rope"),
     "width: '64' is not possible; it must be a whole number": lambda: hybrid(width="64"),
     "steps: 1.5 is not possible; it must be a whole number": lambda: Training(steps=1.5),  # type: ignore[arg-type]
     "keys: True is not possible; it must be a whole number": lambda: Composite(keys=True),
@@ -241,13 +243,17 @@ def test_lists_are_as_good_as_tuples_in_python():
 
 def test_learned_positions_must_cover_what_is_watched_while_training():
     config = RunConfig(evaluation=Evaluating(multiples=(1, 2)))
-    with pytest.raises(ConfigError, match=r"model.attention.context: 90 .* 115 or more"):
-        with_overrides(config, ["model.attention.positions=learned", "model.attention.context=90"])
+    with pytest.raises(
+        ConfigError, match=r"model.attention.positions: learned covers 90 tokens, and the tests have 115"
+    ):
+        with_overrides(config, ["model.attention.positions=learned", "model.attention.positions.context=90"])
 
 
 def test_learned_positions_must_cover_the_tests():
-    with pytest.raises(ConfigError, match=r"model.attention.context: 256 .* 303 or more"):
-        with_overrides(RunConfig(), ["model.attention.positions=learned", "model.attention.context=256"])
+    with pytest.raises(
+        ConfigError, match=r"model.attention.positions: learned covers 256 tokens, and the tests have 303"
+    ):
+        with_overrides(RunConfig(), ["model.attention.positions=learned", "model.attention.positions.context=256"])
 
 
 @pytest.mark.parametrize(

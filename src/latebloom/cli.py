@@ -10,6 +10,7 @@ from latebloom import __version__
 from latebloom.arguments import Parser
 from latebloom.commands import command_names, load_command
 from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, catch_full_disk
+from latebloom.plugins import load_words
 
 DESCRIPTION = "Delayed attention training: sequence models trained on short sequences that work on long ones."
 EPILOG = """Options of a command: latebloom COMMAND --help. Completion with Tab: eval "$(latebloom completion bash)",
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     try:
         with catch_full_disk("the output of this command"):
-            parse(words)()
+            parse(load_words(words))()
     except InterruptedRun as stop:
         print(f"latebloom: {stop}", file=sys.stderr)
         sys.exit(130)

@@ -1,13 +1,15 @@
-"""What a run is: one frozen RunConfig, read from and written to JSON, changed by `field=value` on the way."""
+"""The configuration of a run, read from and written to JSON, and changed by `field=value`."""
 
 import hashlib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+from latebloom.components import Component, family_in
 from latebloom.delay.policy import Delay, check_trigger
 from latebloom.delay.triggers import Trigger, WhenBeyond
 from latebloom.engine.settings import Training
@@ -16,26 +18,31 @@ from latebloom.evaluation.result import CLAIM
 from latebloom.evaluation.settings import Evaluating
 from latebloom.fields import check_fields
 from latebloom.models.settings import Model
+from latebloom.older_formats import migrate_run, older_forms
+from latebloom.plugins import load_imports, origins
 from latebloom.tasks import Composite, Task
 from latebloom.validation import read_settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """One run, from the first weights to the last measurement."""
+    """Everything that defines a run."""
 
     task: Task = field(default_factory=Composite)
-    """What is learned."""
+    """The task."""
     model: Model = field(default_factory=Model)
-    """What learns it."""
+    """The model."""
     delay: Delay | None = None
-    """How attention is held back; null trains everything together from the start (joint)."""
+    """How attention is delayed; null trains everything from the start (joint training)."""
     training: Training = field(default_factory=Training)
-    """How it is trained."""
+    """How the model is trained."""
     evaluation: Evaluating = field(default_factory=Evaluating)
     """How it is tested."""
     seed: int = 0
-    """Decides the first weights and the data."""
+    """The seed of the initial weights and of the data."""
+    imports: tuple[str, ...] = field(default=(), compare=False)
+    """Modules and Python files to import first because they define components of the run; filled in when it is
+    written."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -43,22 +50,29 @@ class RunConfig:
         self.task.check_length(self.training.length, "training.length")
         for length in self.test_lengths:
             self.task.check_length(length, "evaluation.multiples")
-        positions, context = self.model.attention.positions, self.model.attention.context
-        if "a" in self.model.layout and positions == "learned":
-            longest = max(self.task.token_count(length) for length in (*self.watched_lengths, *self.test_lengths))
-            require(
-                context >= longest,
-                "model.attention.context",
-                context,
-                f"{longest} or more to cover the tests",
-            )
-        if self.training.state_noise and "r" not in self.model.layout:
-            raise ConfigError(
-                f"training.state_noise: a model of layout {self.model.layout!r} has no recurrence whose state could be "
-                "disturbed; set training.state_noise=0"
-            )
+        self._check_components()
         if self.delay is not None:
             self._check_delay(self.delay)
+
+    def _check_components(self) -> None:
+        """Raise if the run asks for something that one of its components does not support."""
+        model, positions = self.model, self.model.attention.positions
+        longest = max(self.task.token_count(length) for length in (*self.watched_lengths, *self.test_lengths))
+        if model.has_attention and positions.max_tokens is not None and positions.max_tokens < longest:
+            raise ConfigError(
+                f"model.attention.positions: {positions.name} covers {positions.max_tokens} tokens, and the tests have "
+                f"{longest}; raise its limit, test shorter sequences or choose other positions"
+            )
+        if self.training.state_noise and not model.is_recurrent:
+            raise ConfigError(
+                f"training.state_noise: a model of layout {model.layout!r} has no recurrence to add noise to; "
+                "set training.state_noise=0"
+            )
+        if self.training.state_noise and not model.recurrence.state_noise:
+            raise ConfigError(
+                f"training.state_noise: the recurrence {model.recurrence.name} does not support state noise; "
+                "set training.state_noise=0"
+            )
 
     def _check_delay(self, delay: Delay) -> None:
         shapes = [(phase.warmup, phase.schedule, phase.cycles) for phase in (self.training.delayed, self.training.full)]
@@ -67,19 +81,19 @@ class RunConfig:
                 "training.restart: without a restart one schedule runs through both phases, so warmup, schedule and "
                 f"cycles of delayed {shapes[0]} and full {shapes[1]} must be the same; rates and batches may differ"
             )
-        if "a" not in self.model.layout:
+        if not self.model.has_attention:
             raise ConfigError(
                 f"delay: a model of layout {self.model.layout!r} has no attention to hold back; set delay=null"
             )
-        if "r" not in self.model.layout:
+        if not self.model.is_recurrent:
             raise ConfigError(
                 f"delay: a model of layout {self.model.layout!r} has nothing but attention to mix tokens, so there is "
                 "nothing to learn from while it is held back; set delay=null"
             )
-        if type(delay.until) not in Trigger.choices.values():
+        if not delay.until.configurable:
             raise ConfigError(
-                f"delay.until: {type(delay.until).__name__} is for a loop of your own, which tells it of things; "
-                f"choices: {', '.join(Trigger.choices)}"
+                f"delay.until: {delay.until.name} is for a training loop of your own; "
+                f"choices: {', '.join(Trigger.choices())}"
             )
         for answer in delay.withhold:
             if answer not in self.task.answers:
@@ -129,23 +143,50 @@ class RunConfig:
         return [n for n in dict.fromkeys(wanted) if longest is None or n <= longest]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, with every field spelt out."""
-        return asdict(self)
+        """Return plain data with every field, and with the imports that its components need."""
+        data = asdict(self)
+        data["imports"] = sorted({*self.imports, *origins(self)})
+        if not data["imports"]:
+            del data["imports"]
+        return data
 
     @property
     def hash(self) -> str:
-        """Twelve characters that two runs share only if every setting is the same."""
-        return short_hash(self.to_json())
+        """Twelve characters that two configurations share only if all settings are the same.
+
+        It covers the fields that differ from their defaults, so that a new field with a default changes no hash.
+        """
+        return short_hash(_changed(self))
+
+    @cached_property
+    def hashes(self) -> tuple[str, ...]:
+        """The hash, and those that earlier versions gave to the same settings."""
+        return self.hash, *map(short_hash, older_forms(asdict(self), _changed(self)))
+
+    def matches(self, hash: str) -> bool:
+        """Return whether a hash is that of these settings, from this version or an earlier one."""
+        return hash in self.hashes
+
+
+def _changed(settings: Any) -> dict[str, Any]:
+    """Return the fields of settings that differ from their defaults; a component always has its name."""
+    found: dict[str, Any] = {"name": settings.name} if isinstance(settings, Component) else {}
+    for one in fields(settings):
+        default = one.default_factory() if one.default_factory is not MISSING else one.default
+        value = getattr(settings, one.name)
+        if one.compare and (default is MISSING or value != default):
+            found[one.name] = _changed(value) if is_dataclass(value) else value
+    return found
 
 
 def short_hash(data: Any) -> str:
-    """Twelve characters that plain data share only if they are the same."""
+    """Return twelve characters that plain data share only if they are the same."""
     text = json.dumps(_canonical(data), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _canonical(data: Any) -> Any:
-    """Data in which 3 and 3.0 are the same, as they are in a field of either."""
+    """Return the data with 3.0 as 3, because both are the same in a field of either type."""
     if isinstance(data, dict):
         return {name: _canonical(value) for name, value in data.items()}
     if isinstance(data, list | tuple):
@@ -154,7 +195,7 @@ def _canonical(data: Any) -> Any:
 
 
 def load_config(path: str | Path) -> RunConfig:
-    """A RunConfig from a JSON file, or from standard input for `-`; fields left out have their defaults."""
+    """Read a RunConfig from a JSON file, or from standard input for `-`; fields left out have their defaults."""
     path = Path(path)
     if path.is_dir():
         raise ConfigError(f"config: {path} is a folder; give a file, such as {path / 'config.json'}")
@@ -173,7 +214,7 @@ def load_config(path: str | Path) -> RunConfig:
 
 
 def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
-    """The configuration with `field=value` changes, such as training.steps=100 or delay=null."""
+    """Return the configuration with `field=value` changes, such as training.steps=100 or delay=null."""
     data: Any = json.loads(json.dumps(config.to_json()))
     changes = []
     for override in overrides:
@@ -181,22 +222,49 @@ def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
         if not equals or not all(name.split(".")):
             raise ConfigError(f"{override!r} is not a change; write field=value, such as training.steps=100")
         changes.append((name, text))
-    # Another task or trigger first, whatever the order: its fields replace those of the old one.
-    for name, text in sorted(changes, key=lambda change: not change[0].endswith(".name")):
+    # Another component first, whatever the order: its fields replace those of the old one.
+    for name, text in sorted(changes, key=lambda change: not _names_component(change[0])):
         _put(data, name.split("."), text, name)
     return config_from(data)
 
 
 def config_from(data: Any) -> RunConfig:
-    """The configuration that plain data stand for; fields left out have their defaults."""
-    delay = data.get("delay") if isinstance(data, dict) else None
-    if isinstance(delay, dict) and isinstance(delay.get("withhold"), str):  # a name, or several with commas
-        data = {**data, "delay": {**delay, "withhold": [name for name in delay["withhold"].split(",") if name]}}
-    return read_settings(RunConfig, data)
+    """Return the configuration that plain data stand for; fields left out have their defaults."""
+    missing: dict[str, str] = {}
+    if isinstance(data, dict):
+        if isinstance(imports := data.get("imports"), list | tuple):
+            missing = load_imports(_absolute(name) for name in imports if isinstance(name, str))
+            found = [name for name in imports if not isinstance(name, str) or _absolute(name) not in missing]
+            data = {**data, "imports": [_absolute(name) if isinstance(name, str) else name for name in found]}
+        delay = data.get("delay")
+        if isinstance(delay, dict) and isinstance(delay.get("withhold"), str):  # a name, or several with commas
+            data = {**data, "delay": {**delay, "withhold": [name for name in delay["withhold"].split(",") if name]}}
+    try:
+        return read_settings(RunConfig, migrate_run(data))
+    except ConfigError as error:
+        if missing and "is not known" in str(error):
+            raise ConfigError("; ".join([str(error), *missing.values()])) from None
+        raise
+
+
+def _absolute(name: str) -> str:
+    return str(Path(name).resolve()) if name.endswith(".py") else name
+
+
+def _names_component(name: str) -> bool:
+    """Return whether a field chooses a component: `task`, `task.name`, `model.attention.positions`."""
+    kind: Any = RunConfig
+    for key in name.split("."):
+        hints = get_type_hints(kind) if isinstance(kind, type) and is_dataclass(kind) else {}
+        hint = hints.get(key)
+        if key == "name" or hint is None:
+            return key == "name"
+        kind = Delay if hint == Delay | None else hint
+    return family_in(kind) is not None
 
 
 def _value(text: str) -> Any:
-    """JSON where it is JSON, else the text itself, so that strings need no quotes."""
+    """Return JSON where it is JSON, else the text itself, so that strings need no quotes."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -215,8 +283,11 @@ def _put(data: dict[str, Any], keys: list[str], text: str, name: str) -> None:
     last, value = keys[-1], _value(text)
     if name == "delay" and text.lower() == "none":  # elsewhere none is a word, as in positions=none
         value = None
+    if isinstance(value, str) and _names_component(name) and last != "name":
+        data = data.setdefault(last, {})  # positions=rotary is positions.name=rotary
+        last = "name"
     if last == "name" and data.get("name") != value:
-        data.clear()  # another kind of task or trigger: the fields of the old one do not apply
+        data.clear()  # another component: the fields of the old one do not apply
     if isinstance(data.get(last), list) and not isinstance(value, list | None):
-        value = [_value(part) for part in text.split(",") if part]  # a row without brackets and quotes
+        value = [_value(part) for part in text.split(",") if part]  # a list without brackets and quotes
     data[last] = value

@@ -17,7 +17,7 @@ from latebloom.engine.stacks import stack_key
 from latebloom.engine.surroundings import memory_kept, own_torch_state
 from latebloom.engine.trainer import CHECK_SEQUENCES, Trainer
 from latebloom.evaluation.evaluate import evaluate_each
-from latebloom.kernels.precision import precision
+from latebloom.layers.precision import precision
 from latebloom.studies.stacks import plan_waves
 
 SECONDS = 2.0

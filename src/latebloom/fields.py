@@ -1,9 +1,10 @@
-"""What a field of settings may hold, checked when settings are made in Python.
+"""Type checks for the fields of settings that are made in Python.
 
-JSON is checked by pydantic (validation.py); this is the same for `Composite(order="pairs_first")`, with the standard
-library alone. Subclasses of dataclasses here call `check_fields(self)` first in `__post_init__`.
+pydantic checks JSON (validation.py). This module does the same for `Composite(order="pairs_first")` with the standard
+library alone. Settings call `check_fields(self)` first in `__post_init__`.
 """
 
+from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from math import isfinite
@@ -14,11 +15,17 @@ from latebloom.errors import ConfigError, unknown
 
 
 def check_fields(settings: Any) -> None:
-    """Raise if a field does not hold what its annotation says; a list where a tuple belongs becomes one."""
+    """Raise if a field does not hold what its annotation says.
+
+    A list where a tuple belongs becomes a tuple, and the name of a component becomes the component.
+    """
     for name, annotation in _annotations(type(settings)).items():
         value = getattr(settings, name)
         if isinstance(value, list) and get_origin(annotation) is tuple:
             value = tuple(value)
+            object.__setattr__(settings, name, value)
+        if isinstance(value, str) and hasattr(annotation, "members"):  # a family of components
+            value = annotation.named(value, name)
             object.__setattr__(settings, name, value)
         if not _fits(value, annotation):
             if get_origin(annotation) is Literal:
@@ -43,6 +50,8 @@ def _fits(value: Any, annotation: Any) -> bool:
             return False
         kinds = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
         return len(value) == len(kinds) and all(map(_fits, value, kinds))
+    if origin is Callable:
+        return callable(value)
     if annotation is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
     if annotation is int:

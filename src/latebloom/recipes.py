@@ -1,36 +1,43 @@
-"""Named recipes: each is a function that returns a full RunConfig, and its first line is what `list` shows."""
+"""Named recipes: functions that return a full RunConfig. `latebloom list` shows their first lines."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 
+from latebloom.components import Component, define
 from latebloom.config import RunConfig
 from latebloom.delay.policy import Delay
 from latebloom.delay.triggers import at_step
 from latebloom.engine.settings import Phase, Training, Weighing
-from latebloom.errors import unknown
 from latebloom.models.settings import Model, hybrid, lstm, transformer
-from latebloom.studies.scales import ATTENTION, SHARPENED, SIZES, at_rate, base_config, composite, disturbed, staged
+from latebloom.studies.scales import ATTENTION, LOG_N, SIZES, at_rate, base_config, composite, disturbed, staged
 from latebloom.tasks import Composite
 
-Recipe = Callable[[], RunConfig]
-RECIPES: dict[str, Recipe] = {}
+
+class Recipe(Component, ABC):
+    """A named configuration."""
+
+    @abstractmethod
+    def build(self) -> RunConfig:
+        """Return the configuration."""
 
 
-def named(name: str) -> Callable[[Recipe], Recipe]:
-    """Make a recipe known by a name; a decorator."""
+Function = Callable[[], RunConfig]
 
-    def add(function: Recipe) -> Recipe:
-        RECIPES[name] = function
+
+def define_recipe(name: str) -> Callable[[Function], Function]:
+    """Register a function as a recipe; a decorator."""
+
+    def register(function: Function) -> Function:
+        define(Recipe, name, function, build=lambda self: function())
         return function
 
-    return add
+    return register
 
 
 def recipe(name: str) -> RunConfig:
-    """The configuration of a named recipe."""
-    if name not in RECIPES:
-        raise unknown("recipe", name, RECIPES)
-    return RECIPES[name]()
+    """Return the configuration of a named recipe."""
+    return Recipe.named(name).build()
 
 
 # The demo: small enough for two CPU cores and three minutes. Two things differ from the paper's form, both
@@ -54,13 +61,13 @@ def _demo(delay: Delay | None) -> RunConfig:
     )
 
 
-@named("demo-dat")
+@define_recipe("demo-dat")
 def demo_dat() -> RunConfig:
     """The demo's hybrid with delayed attention: composite task, width 64, minutes on a CPU core."""
     return _demo(Delay(until=at_step(DEMO_SWITCH), withhold=("recall",)))
 
 
-@named("demo-joint")
+@define_recipe("demo-joint")
 def demo_joint() -> RunConfig:
     """The demo's hybrid trained the ordinary way, with the same steps."""
     return _demo(None)
@@ -78,31 +85,31 @@ def _paper(model: Model, rate: float, weigh: Weighing = "answers") -> RunConfig:
     return replace(run, training=replace(run.training, weigh=weigh))
 
 
-@named("paper-dat")
+@define_recipe("paper-dat")
 def paper_dat() -> RunConfig:
     """The study's hybrid with delayed attention, tuned: bypassed for half of 20,000 steps, recall asked after them."""
-    return staged(disturbed(_paper(hybrid(width=PAPER.width, **SHARPENED), 1.2e-2), PAPER))
+    return staged(disturbed(_paper(hybrid(width=PAPER.width, **LOG_N), 1.2e-2), PAPER))
 
 
-@named("paper-joint")
+@define_recipe("paper-joint")
 def paper_joint() -> RunConfig:
     """The study's hybrid trained the ordinary way, tuned."""
     return _paper(hybrid(width=PAPER.width, **ATTENTION), 6e-3, "positions")
 
 
-@named("paper-joint-asked-late")
+@define_recipe("paper-joint-asked-late")
 def paper_joint_asked_late() -> RunConfig:
     """The study's hybrid with attention in from the start and recall asked in the second half of its steps, tuned."""
     return staged(_paper(hybrid(width=PAPER.width, **ATTENTION), 6e-3, "positions"), hold="none")
 
 
-@named("paper-lstm")
+@define_recipe("paper-lstm")
 def paper_lstm() -> RunConfig:
     """The study's LSTM, tuned: the same blocks without attention."""
     return _paper(lstm(width=PAPER.width), 6e-3)
 
 
-@named("paper-transformer")
+@define_recipe("paper-transformer")
 def paper_transformer() -> RunConfig:
     """The study's Transformer, tuned: the same blocks without recurrence, and no positions."""
     return _paper(transformer(width=PAPER.width, **{**ATTENTION, "positions": "none"}), 1e-3, "positions")

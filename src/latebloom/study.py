@@ -25,12 +25,12 @@ from latebloom.studies.plan import SCALES, Plan, Scale, Stage
 
 def read_plan(name: str, scale: Scale, seeds: int | None = None) -> tuple[str, Plan]:
     """Return the title of a study and its plan at a scale, with another number of seeds if one is given."""
-    title, function = find_study(name)
-    plan = plan_of(title, function, scale)
+    study = find_study(name)
+    plan = plan_of(study, scale)
     if seeds is not None:
         require(1 <= seeds <= 100_000, "seeds", seeds, "from 1 to 100000")
         plan = replace(plan, seeds=range(seeds), arms=[replace(arm, seeds=()) for arm in plan.arms])
-    return title, plan
+    return study.name, plan
 
 
 def run_study(
@@ -93,22 +93,23 @@ def _trainer(on: str, address: str | None, workers: int | None) -> Iterator[Call
 
 def list_all(console: Console, name: str | None = None) -> None:
     """All named studies, or one, or those of a file, with their size at each scale."""
-    file, _, chosen = (name or "").partition(":")
+    file, _, one = (name or "").partition(":")
     if name is None:
         studies = known_studies()
-    elif file.endswith(".py") and not chosen:
+    elif file.endswith(".py") and not one:
         studies = studies_in(Path(file))
     else:
-        studies = dict([find_study(name)])
+        chosen = find_study(name)
+        studies = {chosen.name: chosen}
     table = Table(box=None, pad_edge=False)
     table.add_column("study")
     table.add_column("question")
     for scale in SCALES:
         table.add_column(f"runs, {scale}", justify="right")
-    for title, function in studies.items():
-        plans = [plan_of(title, function, scale) for scale in SCALES]
+    for title, study in studies.items():
+        plans = [plan_of(study, scale) for scale in SCALES]
         runs = [str(plan.run_count + plan.tuning_count) for plan in plans]
-        table.add_row(title, (function.__doc__ or "").strip().partition("\n")[0], *runs)
+        table.add_row(title, (study.__doc__ or "").strip().partition("\n")[0], *runs)
     console.print(table)
 
 

@@ -1,40 +1,82 @@
-"""Plain data into settings, strictly: pydantic does the checking, and every error becomes one sentence."""
+"""Settings from plain data. pydantic checks the data, and each of its errors becomes one sentence."""
 
 import json
 from collections.abc import Iterator
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from latebloom.choice import Chosen
+from latebloom.components import families, family_in, family_of, is_family, required_fields
 from latebloom.errors import ConfigError
 
 S = TypeVar("S")
 LONGEST_VALUE = 80
 """Characters of a value that an error repeats."""
+SAMPLES = {int: "500", float: "0.5"}
 
 
 def read_settings(kind: type[S], data: Any, path: str = "") -> S:
-    """Settings of a kind from plain data; `path` is where the data stand, for the errors."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
+    """Return settings of a kind from plain data; `path` is where the data come from, for the errors."""
+    from pydantic import ValidationError
 
-    for part in _kinds_below(kind):
-        part.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    data = _with_members(kind, data, path)
+    known = tuple(member for family in families() for member in family.choices().values())
     try:
-        return TypeAdapter(kind).validate_json(json.dumps(data))
+        return _adapter(kind, known).validate_json(json.dumps(data))
     except ValidationError as error:
         sentences = [_sentence(kind, data, path, detail) for detail in error.errors(include_url=False)]
         raise ConfigError("\n".join(dict.fromkeys(sentences))) from None
 
 
-def _is_family(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Chosen) and "choices" in kind.__dict__
+@lru_cache(maxsize=4)
+def _adapter(kind: Any, known: tuple[type, ...]) -> Any:
+    """Return pydantic's reader of a kind, as long as no more components are known."""
+    from pydantic import ConfigDict, TypeAdapter
+
+    for part in _kinds_below(kind):
+        part.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    return TypeAdapter(kind)
+
+
+def _with_members(kind: Any, data: Any, path: str) -> Any:
+    """Return the data with every component that is given by its name alone as `{"name": ...}`.
+
+    All names are looked up, so that plugins that are installed are loaded if one is not known yet.
+    """
+    family = family_in(kind)
+    if family is not None:
+        name = data.get("name") if isinstance(data, dict) else data
+        if not isinstance(name, str):
+            return data
+        member = family.choices().get(name) or family.find(name, f"{path}.name" if isinstance(data, dict) else path)
+        if not member.configurable:
+            raise ConfigError(
+                f"{path}.name: {name!r} cannot be in a configuration; choices: {', '.join(family.choices())}"
+            )
+        if isinstance(data, str):
+            return data if required_fields(member) else {"name": name}
+        kind = member
+    kind = _settings_in(kind)
+    if kind is None or not isinstance(data, dict):
+        return data
+    hints = get_type_hints(kind)
+    return {
+        key: _with_members(hints[key], value, ".".join(filter(None, [path, key]))) if key in hints else value
+        for key, value in data.items()
+    }
+
+
+def _settings_in(kind: Any) -> Any:
+    """Return the dataclass in a field's type: `Delay`, or `Delay | None`."""
+    kinds = [kind, *get_args(kind)]
+    return next((one for one in kinds if isinstance(one, type) and is_dataclass(one)), None)
 
 
 def _kinds_below(kind: Any) -> Iterator[type]:
-    """A kind of settings and all that stand in its fields."""
-    if _is_family(kind):
-        for member in kind.choices.values():
+    """Yield a kind of settings and all that its fields hold."""
+    if is_family(kind):
+        for member in kind.choices().values():
             yield from _kinds_below(member)
     elif isinstance(kind, type) and is_dataclass(kind):
         yield kind
@@ -46,7 +88,7 @@ def _kinds_below(kind: Any) -> Iterator[type]:
 
 
 def _sentence(kind: type, data: Any, path: str, detail: Any) -> str:
-    """One pydantic error as `field: value is not possible; what is`."""
+    """Return a pydantic error as `field: value is not possible; what is`."""
     names, owner, here_kind, here = _place(kind, data, detail["loc"])
     field = ".".join(filter(None, [path, *names]))
     message, value = detail["msg"], json.dumps(here, default=str)
@@ -64,13 +106,12 @@ def _sentence(kind: type, data: Any, path: str, detail: Any) -> str:
             )
             return f"{field}: there is no such field (value {value}); {hint}choices: {', '.join(choices)}"
         case "missing" | "missing_argument":
-            return f"{field}: this field is needed and was not given{_how_to_choose(field, here_kind, None)}"
-        case "union_tag_invalid":
-            name = here.get("name") if isinstance(here, dict) else here
-            return f"{field}.name: {json.dumps(name)} is not known; choices: {detail['ctx']['expected_tags']}"
+            example = f"; write for example {field}={SAMPLES[here_kind]}" if here_kind in SAMPLES else ""
+            how = _how_to_choose(field, here_kind, None) or example
+            return f"{field}: this field is needed and was not given{how}"
         case "union_tag_not_found":
-            return f"{field}.name: this field is needed; choices: {', '.join(here_kind.choices)}"
-        case _ if _is_family(here_kind) and not isinstance(here, dict):
+            return f"{field}.name: this field is needed; choices: {', '.join(here_kind.choices())}"
+        case _ if is_family(here_kind) and not isinstance(here, dict):
             return f"{field}: {value} is not possible{_how_to_choose(field, here_kind, here)}"
         case "dataclass_type" if field:
             inner = ", ".join(f.name for f in fields(here_kind))
@@ -82,23 +123,23 @@ def _sentence(kind: type, data: Any, path: str, detail: Any) -> str:
 
 
 def _whose(member: type, name: str) -> str:
-    """The other members of a family that have a field of this name, as a hint."""
-    families: list[Any] = [kind for kind in member.__mro__ if _is_family(kind)]
-    members = [item for family in families for item in family.choices.items()]
-    others = [f"name={other}" for other, kind in members if name in {f.name for f in fields(kind)}]
+    """Return a hint with the other members of the family that have a field of this name."""
+    members = family_of(member).choices() if any(map(is_family, member.__mro__)) else {}
+    settings: dict[str, Any] = members
+    others = [f"name={other}" for other, kind in settings.items() if name in {f.name for f in fields(kind)}]
     return f"it belongs to {' and '.join(others)}; " if others else ""
 
 
 def _elsewhere(kind: type, path: str, name: str) -> str:
-    """The fields of this name in other sections, as a hint."""
+    """Return a hint with the fields of this name in other sections."""
     found = dict.fromkeys(".".join(filter(None, [path, *place])) for place in _paths(kind) if place[-1] == name)
     return f"did you mean {' or '.join(found)}? " if found else ""
 
 
 def _paths(kind: Any) -> Iterator[list[str]]:
-    """The paths of all fields in settings of a kind."""
-    if _is_family(kind):
-        for member in kind.choices.values():
+    """Yield the paths of all fields in settings of a kind."""
+    if is_family(kind):
+        for member in kind.choices().values():
             yield from _paths(member)
     elif isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind)
@@ -111,26 +152,26 @@ def _paths(kind: Any) -> Iterator[list[str]]:
 
 
 def _how_to_choose(field: str, kind: Any, wanted: Any) -> str:
-    """How a member of a family is named, with the fields that it needs: the one that was meant, or the first."""
-    if not _is_family(kind):
+    """Return how a member of a family is written with the settings it needs: the one that was given, or the first."""
+    if not is_family(kind):
         return ""
-    name = wanted if str(wanted) in kind.choices else next(iter(kind.choices))
-    samples = {int: "500", float: "0.5"}
-    hints = get_type_hints(kind.choices[name])
-    needed = [f.name for f in fields(kind.choices[name]) if f.default is MISSING and f.default_factory is MISSING]
-    words = [f"{field}.name={name}", *(f"{field}.{inner}={samples.get(hints[inner], '...')}" for inner in needed)]
-    return f"; write {'' if name == wanted else 'for example '}{' '.join(words)}; choices: {', '.join(kind.choices)}"
+    choices = kind.choices()
+    name = wanted if str(wanted) in choices else next(iter(choices))
+    hints = get_type_hints(choices[name])
+    needed = required_fields(choices[name])
+    words = [f"{field}.name={name}", *(f"{field}.{inner}={SAMPLES.get(hints[inner], '...')}" for inner in needed)]
+    return f"; write {'' if name == wanted else 'for example '}{' '.join(words)}; choices: {', '.join(choices)}"
 
 
 def _place(kind: Any, data: Any, location: tuple[Any, ...]) -> tuple[list[str], Any, Any, Any]:
-    """Where an error stands: the names a user would write, the settings that hold the field, its kind and its value.
+    """Return the place of an error: the names a user would write, the settings of the field, its kind and its value.
 
-    pydantic puts the name of a chosen member into the location too; a user never wrote that as a field.
+    pydantic puts the name of a member into the location too, which a user does not write.
     """
     names, owner, here = [], kind, data
     for part in location:
-        if _is_family(kind) and part in kind.choices:
-            kind = owner = kind.choices[part]
+        if is_family(kind) and part in kind.choices():
+            kind = owner = kind.choices()[part]
             continue
         names.append(str(part))
         if isinstance(kind, type) and is_dataclass(kind):

@@ -75,7 +75,7 @@ def test_bypass_does_not_run_attention():
     model = build()
     calls = []
     for module in model.modules():
-        if type(module).__name__ == "SoftmaxAttention":
+        if type(module).__name__ == "SelfAttention":
             module.register_forward_hook(lambda *_: calls.append(1))
     delay = delayed(model)
     model(torch.randint(20, (4, 9)))
@@ -312,8 +312,8 @@ def test_printed_it_names_what_a_user_knows_and_where_it_stands(layout, place):
     shown = str(delayed(model)).splitlines()
     at, recurrence = layout.index("a"), layout.index("r")
     assert shown[1:] == [
-        f"  attention  blocks.0.{at}: SoftmaxAttention{place}",
-        f"  attention  blocks.1.{at}: SoftmaxAttention{place}",
+        f"  attention  blocks.0.{at}: SelfAttention{place}",
+        f"  attention  blocks.1.{at}: SelfAttention{place}",
         f"  not        blocks.0.{recurrence}: LSTM is a recurrence or convolution",
         f"  not        blocks.1.{recurrence}: LSTM is a recurrence or convolution",
     ]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from latebloom.config import RunConfig
-from latebloom.recipes import RECIPES, recipe
+from latebloom.recipes import Recipe, recipe
 from latebloom.results.file import read_results
 from latebloom.studies.find import find_study, known_studies, plan_of
 from latebloom.validation import read_settings
@@ -71,14 +71,14 @@ def test_the_recipes_of_the_paper_are_the_runs_in_the_results():
     records = read_results([ROOT / "results" / "paper.parquet"])
     runs = {record.arm: record for record in records if record.task == "composite" and record.seed == 0}
     runs = {f"paper-{re.sub('[^a-z]+', '-', arm).strip('-')}": record for arm, record in runs.items()}
-    assert sorted(runs) == sorted(name for name in RECIPES if name.startswith("paper-"))
+    assert sorted(runs) == sorted(name for name in Recipe.members if name.startswith("paper-"))
     for name, record in runs.items():
         assert recipe(name) == read_settings(RunConfig, json.loads(record.config)), name
 
 
 @pytest.mark.parametrize("name", ["paper", "timing", "holding"])
 def test_the_runs_in_the_results_are_those_that_the_study_plans(name):
-    plan = plan_of(name, known_studies()[name], "paper")
+    plan = plan_of(known_studies()[name], "paper")
     arms = {(arm.task, arm.name): arm for arm in plan.arms}
     records = read_results([ROOT / "results" / f"{name}.parquet"])
     assert {(record.task, record.arm) for record in records} == set(arms)
@@ -91,7 +91,7 @@ def test_the_runs_in_the_results_are_those_that_the_study_plans(name):
 
 def test_the_study_of_the_demo_has_the_arms_of_its_results():
     runs = json.loads((ROOT / "results" / "demo-seeds.json").read_text())["runs"]
-    plan = plan_of(*find_study(str(ROOT / "docs" / "demo_study.py")), "paper")
+    plan = plan_of(find_study(str(ROOT / "docs" / "demo_study.py")), "paper")
     assert {(arm.name, seed) for arm in plan.arms for seed in plan.seeds} == {
         (run["name"], run["seed"]) for run in runs
     }

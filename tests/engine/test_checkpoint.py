@@ -22,7 +22,7 @@ TENSORS = {"model": {"weight": torch.arange(6.0).reshape(2, 3)}, "random": {"cpu
 
 def test_what_is_saved_is_loaded(tmp_path):
     path = save_checkpoint(tmp_path, TENSORS, {"step": 7, "note": "x"}, "abc")
-    tensors, state = load_checkpoint(path, "abc")
+    tensors, state = load_checkpoint(path, ["abc"])
     assert state == {"step": 7, "note": "x"}
     assert torch.equal(tensors["model"]["weight"], TENSORS["model"]["weight"])
     assert torch.equal(tensors["random"]["cpu"], TENSORS["random"]["cpu"])
@@ -73,10 +73,10 @@ def test_a_write_that_is_cut_off_anywhere_leaves_the_old_checkpoint_and_nothing_
             finished = False
     newest = latest_checkpoint(tmp_path)
     assert newest is not None
-    _, state = load_checkpoint(newest, "abc")
+    _, state = load_checkpoint(newest, ["abc"])
     assert state["step"] in ((2,) if finished else (1, 2))
     save_checkpoint(tmp_path, TENSORS, {"step": 2}, "abc")  # and the next attempt is not in its own way
-    assert load_checkpoint(tmp_path / "step-00000002", "abc")[1] == {"step": 2}
+    assert load_checkpoint(tmp_path / "step-00000002", ["abc"])[1] == {"step": 2}
 
 
 def test_everything_is_on_disk_before_the_rename(tmp_path, monkeypatch):
@@ -151,7 +151,7 @@ def test_a_damaged_checkpoint_is_refused_with_one_sentence(tmp_path, damage, mon
     path = save_checkpoint(tmp_path, TENSORS, {"step": 7}, "abc")
     damage(path)
     with pytest.raises(CheckpointError, match="step-00000007") as caught:
-        load_checkpoint(path, "abc")
+        load_checkpoint(path, ["abc"])
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "exploded").exists()
 
@@ -159,7 +159,7 @@ def test_a_damaged_checkpoint_is_refused_with_one_sentence(tmp_path, damage, mon
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     path = save_checkpoint(tmp_path, TENSORS, {"step": 7}, "abc")
     with pytest.raises(CheckpointError, match=r"belongs to another configuration \(abc, not xyz\)"):
-        load_checkpoint(path, "xyz")
+        load_checkpoint(path, ["xyz"])
 
 
 def test_steps_are_compared_as_numbers(tmp_path):

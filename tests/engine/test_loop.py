@@ -179,7 +179,7 @@ def test_a_checkpoint_that_is_not_this_runs_is_refused_in_one_sentence(tiny, tmp
         run(tiny, tmp_path, observe=stop)
     newest = latest_checkpoint(tmp_path / "checkpoints")
     assert newest is not None
-    tensors, state = load_checkpoint(newest, tiny.hash)
+    tensors, state = load_checkpoint(newest, tiny.hashes)
     if change == "step":  # a hand on state.json alone
         content = json.loads((newest / "state.json").read_text())
         content["state"]["trainer"]["step"] += 1

@@ -8,9 +8,9 @@ import torch
 from latebloom.engine.noise import StateNoise, spread
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import ConfigError
-from latebloom.kernels.lstm import Weights, lstm_loop
+from latebloom.layers.lstm import LSTMLayer
+from latebloom.layers.lstm.operation import Weights, lstm_loop
 from latebloom.models.block import Residual
-from latebloom.models.recurrent import LSTM
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.models.settings import hybrid, transformer
 
@@ -58,7 +58,7 @@ def test_an_lstm_remembers_it_from_token_to_token():
     model = SequenceModel(hybrid(width=16, blocks=1), vocabulary_size=20)
     (part,) = recurrences_of(model)
     x, noise = torch.randn(3, 5, 16), torch.randn(3, 5, 16)
-    assert isinstance(part.body, LSTM)
+    assert isinstance(part.body, LSTMLayer)
     undisturbed = part(x)
     part.noise = noise
     normed, weights = part.norm(x), Weights(*part.body.cell.all_weights[0])

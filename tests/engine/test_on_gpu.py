@@ -13,7 +13,7 @@ from latebloom.engine.capture import Captured
 from latebloom.engine.loop import run_stacked
 from latebloom.engine.stacked import Stacked
 from latebloom.engine.trainer import Trainer
-from latebloom.kernels.precision import precision
+from latebloom.layers.precision import precision
 from latebloom.studies.local import run_all
 
 pytestmark = [

@@ -175,8 +175,8 @@ def test_a_study_that_was_stopped_in_a_stack_of_its_tuning_runs_continues(data, 
     def observe(name: str, seen: Any) -> None:
         first_step.append(seen.step)
 
-    name, function = find_study(str(data / "study.py"))
-    done = execute(name, plan_of(name, function, "tiny"), data / "study-stacked", runner)
+    study = find_study(str(data / "study.py"))
+    done = execute(study.name, plan_of(study, "tiny"), data / "study-stacked", runner)
     assert done.failures == {}
     assert first_step[0] == 12
     for name in STUDY_RUNS:

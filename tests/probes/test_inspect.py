@@ -49,7 +49,7 @@ def test_the_packages_own_models():
     seen = latebloom.inspect(model)
     kinds = {row.path: (row.kind, row.class_name, row.held) for row in seen.rows}
     assert kinds["blocks.0.0"] == ("recurrence", "LSTM", False)
-    assert kinds["blocks.1.1"] == ("attention", "SoftmaxAttention", True)
+    assert kinds["blocks.1.1"] == ("attention", "SelfAttention", True)
     assert kinds["embedding"] == ("other", "Embedding", False)
     assert seen.horizon is not None
     assert "blocks.{0,1}.1" in str(seen)

@@ -368,7 +368,7 @@ def test_the_paper_in_small_takes_minutes(tmp_path, capsys):
     assert time.monotonic() - began < 600  # on two cores
     said = capsys.readouterr()
     assert "failed" not in said.out + said.err
-    plan = plan_of("paper", find_study("paper")[1], "tiny")
+    plan = plan_of(find_study("paper"), "tiny")
     records = read_results([tmp_path / "results.parquet"])
     assert len(records) == plan.run_count
     assert all(record.evaluation is not None for record in records)

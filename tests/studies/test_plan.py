@@ -7,7 +7,7 @@ import pytest
 from latebloom.errors import ConfigError
 from latebloom.results.settings import flat
 from latebloom.studies.find import find_study, plan_of
-from latebloom.studies.plan import SCALES, STUDIES, Arm, Plan
+from latebloom.studies.plan import SCALES, Arm, Plan
 
 FILE = """
 from dataclasses import replace
@@ -23,9 +23,9 @@ def mine(scale):
 
 @pytest.mark.parametrize("name", ["paper", "timing", "holding"])
 def test_the_named_studies_are_whole_at_every_scale(name):
-    _, function = find_study(name)
+    study = find_study(name)
     for scale in SCALES:
-        plan = plan_of(name, function, scale)
+        plan = plan_of(study, scale)
         assert len(plan.arms) >= 7
         for arm in plan.arms:  # every tested length can be made: a configuration refuses one that cannot
             assert arm.config.test_lengths[-1] >= 3 * arm.config.training.length
@@ -33,7 +33,7 @@ def test_the_named_studies_are_whole_at_every_scale(name):
 
 def test_the_paper_tunes_every_arm_of_a_task_on_one_grid():
     for scale in SCALES:
-        plan = plan_of("paper", find_study("paper")[1], scale)
+        plan = plan_of(find_study("paper"), scale)
         for task in {arm.task for arm in plan.arms}:
             arms = {arm.name: arm for arm in plan.arms if arm.task == task}
             late = {"joint (asked late)"} if task == "composite" else set()  # what is asked late takes two answers
@@ -41,14 +41,14 @@ def test_the_paper_tunes_every_arm_of_a_task_on_one_grid():
             rates = {name: {choice.training.full.learning_rate for choice in arm.choices} for name, arm in arms.items()}
             assert len(set(map(frozenset, rates.values()))) == 1
             sizes = {name: len(set(arm.choices)) for name, arm in arms.items()}
-            # Whether scores are sharpened is no choice where there are none.
+            # An LSTM has no attention scores to choose.
             assert 2 * sizes.pop("lstm") == sizes["dat"]
             assert len(set(sizes.values())) == 1
-    assert len(plan_of("paper", find_study("paper")[1], "paper").seeds) >= 10
+    assert len(plan_of(find_study("paper"), "paper").seeds) >= 10
 
 
 def test_holding_says_of_every_arm_what_it_differs_from_and_in_one_part_alone():
-    plan = plan_of("holding", find_study("holding")[1], "paper")
+    plan = plan_of(find_study("holding"), "paper")
     configs = {arm.name: dict(flat(arm.config.to_json())) for arm in plan.arms}
     for arm in plan.arms:
         assert arm.others or arm.name in ("dat", "staged")
@@ -67,14 +67,13 @@ def test_holding_says_of_every_arm_what_it_differs_from_and_in_one_part_alone():
 def test_a_file_of_ones_own_is_run_like_a_named_study(tmp_path):
     file = tmp_path / "study_file.py"
     file.write_text(FILE)
-    name, function = find_study(str(file))
-    assert name == "mine"
-    assert [arm.name for arm in plan_of(name, function, "tiny").arms] == ["joint", "dat"]
-    assert "mine" not in STUDIES  # a file's studies are its own
+    study = find_study(str(file))
+    assert study.name == "mine"
+    assert [arm.name for arm in plan_of(study, "tiny").arms] == ["joint", "dat"]
     file.write_text(FILE + FILE.replace("mine", "yours"))
     with pytest.raises(ConfigError, match=r"has mine, yours; choose one, such as .*study_file.py:mine"):
         find_study(str(file))
-    assert find_study(f"{file}:yours")[0] == "yours"
+    assert find_study(f"{file}:yours").name == "yours"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +131,7 @@ def test_a_mistake_in_a_file_is_one_sentence_with_its_place(tmp_path, text, said
     file = tmp_path / "study_file.py"
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        plan_of(*find_study(str(file)), "tiny")
+        plan_of(find_study(str(file)), "tiny")
     assert said in str(caught.value)
 
 

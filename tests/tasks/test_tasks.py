@@ -178,4 +178,4 @@ def test_a_task_defined_elsewhere_is_known_by_its_name():
         config = RunConfig(task=Doubled(modulus=3))
         assert read_settings(RunConfig, config.to_json()) == config
     finally:
-        Task.choices.pop("doubled", None)
+        Task.members.pop("doubled", None)

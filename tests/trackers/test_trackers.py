@@ -12,7 +12,7 @@ import pytest
 from latebloom import TrainedRun
 from latebloom.api import run_with_bar
 from latebloom.errors import ConfigError
-from latebloom.trackers import TRACKERS, Tracked, tracker
+from latebloom.trackers import TensorBoard, Tracked, Tracker
 
 
 def trained_with(name: str, config, folder: Path, **environment: str) -> None:
@@ -71,11 +71,11 @@ def test_tensorboard_has_the_runs_numbers(tiny, tmp_path):
 
 
 def test_tensorboard_shows_a_resumed_run_once(tiny, tmp_path):
-    first = tracker("tensorboard", tmp_path, tiny)
+    first = TensorBoard().build(tmp_path, tiny, 0)
     for step in range(1, 11):
         first.log(step, {"train/loss": 1.0})
     first.close()
-    second = tracker("tensorboard", tmp_path, tiny, first_step=5)
+    second = TensorBoard().build(tmp_path, tiny, 5)
     for step in range(6, 9):
         second.log(step, {"train/loss": 2.0})
     second.close()
@@ -144,8 +144,8 @@ def test_an_unknown_or_absent_tracker_is_one_sentence_before_anything_is_trained
     with pytest.raises(ConfigError, match="track: wandb needs a folder to name the run after; give out"):
         run_with_bar(tiny, track="wandb")
     monkeypatch.setattr("latebloom.trackers.tracking.find_spec", lambda name: None)
-    for name in TRACKERS:
-        with pytest.raises(ConfigError, match=rf"track: {name} takes .* pip install 'latebloom\[{name}\]'"):
+    for name in Tracker.members:
+        with pytest.raises(ConfigError, match=rf"track: {name} needs .* pip install 'latebloom\[{name}\]'"):
             Tracked(name, tmp_path / "run", replace(tiny, seed=1))
     assert not (tmp_path / "run").exists()
 
@@ -154,4 +154,4 @@ def test_every_tracker_is_an_extra():
     import tomllib
 
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    assert set(TRACKERS) <= set(project["optional-dependencies"])
+    assert set(Tracker.members) <= set(project["optional-dependencies"])

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from latebloom.bench.measure import Advance
 from latebloom.config import RunConfig
 from latebloom.engine.trainer import Trainer
-from latebloom.kernels.lstm import Weights, fused_lstm, lstm_loop
+from latebloom.layers.lstm import LSTMLayer
+from latebloom.layers.lstm.operation import Weights, fused_lstm, lstm_loop
 from latebloom.models.block import Residual
-from latebloom.models.recurrent import LSTM
 from latebloom.tasks.stream import Stream
 
 
@@ -48,7 +48,7 @@ def textbook(config: RunConfig, length: int, device: torch.device) -> Advance:
 def textbook_trainer(config: RunConfig, device: torch.device) -> Trainer:
     trainer = Trainer([config], device, capture=False)
     for part in list(trainer.backend.template.modules()):
-        if isinstance(part, Residual) and isinstance(part.body, LSTM):
+        if isinstance(part, Residual) and isinstance(part.body, LSTMLayer):
             part.body = TextbookLSTM(part.body.cell)
     return trainer
 

@@ -10,7 +10,7 @@ from latebloom.bench.measure import Advance, Arm, Tell, product_peak, take_turns
 from latebloom.bench.peers import installed_peers
 from latebloom.bench.settings import LENGTH, bench_config
 from latebloom.bench.work import step_operations
-from latebloom.kernels.precision import Precision, precision
+from latebloom.layers.precision import Precision, precision
 
 SEEDS = 64
 

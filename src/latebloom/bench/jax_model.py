@@ -19,7 +19,7 @@ from jax import numpy as jnp
 
 from latebloom.config import RunConfig
 from latebloom.errors import ConfigError
-from latebloom.kernels.precision import Precision
+from latebloom.layers.precision import Precision
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.tasks import Composite
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from latebloom.errors import ConfigError
-from latebloom.kernels.lstm import Weights, lstm
+from latebloom.layers.lstm.operation import Weights, lstm
 
 Build = Callable[[Tensor, Weights, Tensor], Callable[[], list[Any]]]
 """Takes input (B, T, D), weights and the gradient of the outputs (B, T, D); returns a function that computes the

@@ -12,7 +12,7 @@ from latebloom.bench.gpu import bench_gpu
 from latebloom.bench.study import hundred_seeds
 from latebloom.engine.checkpoint import write_json
 from latebloom.engine.environment import choose_device, describe_environment
-from latebloom.kernels.precision import Precision
+from latebloom.layers.precision import Precision
 from latebloom.studies.local import usable_cores
 
 

@@ -2,7 +2,7 @@
 
 from latebloom.config import RunConfig
 from latebloom.engine.settings import Phase, Training
-from latebloom.kernels.precision import Precision
+from latebloom.layers.precision import Precision
 from latebloom.models.settings import hybrid
 from latebloom.tasks import Composite
 

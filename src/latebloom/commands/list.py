@@ -1,44 +1,54 @@
-"""List the tasks, models, triggers, recipes and trackers."""
+"""List every component by name, with its settings and their defaults."""
 
 from argparse import Namespace
+from collections.abc import Iterator
 
 from latebloom.arguments import Parser
 
 
 def add_arguments(parser: Parser) -> None:
-    """Take no arguments."""
+    parser.add_argument("family", nargs="?", metavar="FAMILY", help="show one family only, such as task or recurrence")
+    parser.add_argument("--brief", action="store_true", help="leave out the settings")
 
 
 def run(options: Namespace) -> None:
+    import textwrap
+
     from rich.console import Console
-    from rich.table import Table
 
     from latebloom.delay.policy import HOLDS
-    from latebloom.delay.triggers import IN_YOUR_OWN_LOOP, Trigger
-    from latebloom.models.recurrent import RECURRENCES
+    from latebloom.errors import unknown
+    from latebloom.listing import first_line, list_components
     from latebloom.models.settings import MODELS
-    from latebloom.recipes import RECIPES
-    from latebloom.tasks import Task
-    from latebloom.trackers import TRACKERS
 
-    table = Table(box=None, show_header=False, pad_edge=False)
-    models = {name: f"{_first_line(model)} (model.layout={model().layout})" for name, model in MODELS.items()}
-    families = {
-        "tasks": Task.choices,
-        "models": models,
-        "recurrences": RECURRENCES,
-        "ways to disable attention (delay.hold)": HOLDS,
-        "triggers": Trigger.choices,
-        "triggers for your own training loop": IN_YOUR_OWN_LOOP,
-        "recipes": RECIPES,
-        "trackers (train --track)": TRACKERS,
-    }
-    for family, members in families.items():
-        table.add_row(f"[bold]{family}")
-        for name, member in members.items():
-            table.add_row(f"  {name}", member if isinstance(member, str) else _first_line(member))
-    Console().print(table)
+    components = list_components()
+    kinds = [*components, "model", "hold"]
+    if options.family is not None and options.family not in kinds:
+        raise unknown("list", options.family, kinds)
+    console = Console(highlight=False)
 
+    def lines() -> Iterator[tuple[int, str, str]]:
+        """Yield indentation, name and description of each line."""
+        for kind, entries in components.items():
+            if options.family in (None, kind):
+                yield 0, kind, ""
+                for entry in entries:
+                    origin = "" if entry.origin is None else f" (from {entry.origin})"
+                    in_loop = "" if entry.configurable else " (for a training loop of your own)"
+                    yield 1, entry.name, f"{entry.summary}{in_loop}{origin}"
+                    if not options.brief:
+                        yield from ((2, setting.assignment, setting.summary) for setting in entry.settings)
+        models = {name: f"{first_line(model)} (model.layout={model().layout})" for name, model in MODELS.items()}
+        for kind, words in (("model", models), ("hold", HOLDS)):
+            if options.family in (None, kind):
+                yield 0, kind, ""
+                yield from ((1, name, text) for name, text in words.items())
 
-def _first_line(documented: object) -> str:
-    return (documented.__doc__ or "").strip().splitlines()[0]
+    for level, name, text in lines():
+        if level == 0:
+            console.print(f"[bold]{name}[/bold]")
+            continue
+        start = f"{'  ' * level}{name}  "
+        hanging = " " * min(2 * level + 2, 6)
+        line = textwrap.fill(text, console.width, initial_indent=start, subsequent_indent=hanging)
+        console.print(line, markup=False, soft_wrap=True)

@@ -3,9 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from latebloom.choice import Chosen
+from latebloom.components import Component
 from latebloom.errors import ConfigError, require
 from latebloom.fields import check_fields
 
@@ -26,8 +26,8 @@ class Moment:
     """Values of a metric that were reported since the last question (`DelayedAttention.report`)."""
 
 
-class Trigger(Chosen, ABC):
-    """Decides when attention is let in. One with a `name` can stand in the configuration of a run."""
+class Trigger(Component, ABC):
+    """Decides when attention is enabled."""
 
     @abstractmethod
     def decide(self, moment: Moment, memory: dict[str, Any]) -> str | None:
@@ -124,6 +124,9 @@ class WhenBeyond(Trigger):
 class AtTokens(Trigger):
     """Switch after a number of tokens, or at the latest step."""
 
+    configurable: ClassVar = False  # it needs `DelayedAttention.saw`
+
+    name: Literal["at_tokens"] = "at_tokens"
     tokens: int
     """Tokens without attention."""
     latest: int
@@ -149,6 +152,9 @@ class AtTokens(Trigger):
 class WhenPlateau(Trigger):
     """Switch when a reported metric has stopped falling, or at the latest step."""
 
+    configurable: ClassVar = False  # it needs `DelayedAttention.report`
+
+    name: Literal["when_plateau"] = "when_plateau"
     latest: int
     """Switch here even if the metric still falls."""
     patience: int = 5
@@ -182,6 +188,9 @@ class WhenPlateau(Trigger):
 class WhenTrue(Trigger):
     """Switch when a function of one's own says so, or at the latest step."""
 
+    configurable: ClassVar = False  # a function cannot be written to a file
+
+    name: Literal["when"] = "when"
     condition: Callable[[Moment], bool]
     """Asked after every step."""
     latest: int
@@ -194,10 +203,6 @@ class WhenTrue(Trigger):
 
     def latest_step(self, steps: int | None) -> int:
         return self.latest
-
-
-IN_YOUR_OWN_LOOP: dict[str, type[Trigger]] = {"at_tokens": AtTokens, "when_plateau": WhenPlateau, "when": WhenTrue}
-"""Triggers that must be told of something, and so have no name in a configuration."""
 
 
 def _latest(moment: Moment, latest: int, awaited: str) -> str | None:

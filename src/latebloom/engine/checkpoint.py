@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +66,8 @@ def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Tensor]], state: 
     return target
 
 
-def load_checkpoint(path: Path, *runs: str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Return the tensors and the state of a checkpoint; refuse one that is damaged or belongs to none of the runs."""
+def load_checkpoint(path: Path, runs: Sequence[str]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """Return tensors and state of a checkpoint; refuse one that is damaged or belongs to none of the runs (hashes)."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -100,9 +100,9 @@ def load_checkpoint(path: Path, *runs: str) -> tuple[dict[str, dict[str, Tensor]
 class CheckpointStore:
     """The checkpoints of one run or stack, of which the newest two are kept."""
 
-    def __init__(self, folder: Path, run: str, *earlier: str) -> None:
-        """`run` is the hash that new checkpoints get; `earlier` are other hashes of the same run."""
-        self.folder, self.run, self.earlier = folder, run, earlier
+    def __init__(self, folder: Path, runs: Sequence[str]) -> None:
+        """`runs` are hashes of the same run: the one that new checkpoints get, and those of earlier versions."""
+        self.folder, self.runs = folder, runs
 
     @property
     def latest(self) -> Path | None:
@@ -111,10 +111,10 @@ class CheckpointStore:
     def load_latest(self) -> tuple[Path, dict[str, dict[str, Tensor]], dict[str, Any]] | None:
         """Return the path, the tensors and the state of the newest checkpoint, or None if there is none."""
         newest = self.latest
-        return None if newest is None else (newest, *load_checkpoint(newest, self.run, *self.earlier))
+        return None if newest is None else (newest, *load_checkpoint(newest, self.runs))
 
     def save(self, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
-        save_checkpoint(self.folder, tensors, state, self.run)
+        save_checkpoint(self.folder, tensors, state, self.runs[0])
         keep_newest(self.folder)
 
 

@@ -141,7 +141,7 @@ class RunFolder:
             return False
         newest, done, switch_step = latest_checkpoint(self.checkpoints), 0, None
         if newest is not None:
-            _, state = upgrade(*load_checkpoint(newest, found.hash, *self.earlier_hashes()))
+            _, state = upgrade(*load_checkpoint(newest, [*found.hashes, *self.earlier_hashes()]))
             done, switch_step = state["step"], state["trainer"]["runs"][0]["switch_step"]
         elif self.is_finished:
             raise CheckpointError(

@@ -17,12 +17,12 @@ from latebloom.engine.folder import RunFolder
 from latebloom.engine.journal import Journal
 from latebloom.engine.older_checkpoints import upgrade
 from latebloom.engine.outcome import Observer, Progress, TrainedRun
-from latebloom.engine.stacks import refuse_member, stack_folder, stack_hash
+from latebloom.engine.stacks import refuse_member, stack_folders, stack_hashes
 from latebloom.engine.surroundings import memory_kept, own_torch_state, stop_requests
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, catch_full_disk
 from latebloom.evaluation.evaluate import evaluate_each
-from latebloom.kernels.precision import precision
+from latebloom.layers.precision import precision
 
 __all__ = ["NamedObserver", "Observer", "Outcome", "Progress", "TrainedRun", "run", "run_stacked"]
 
@@ -74,7 +74,8 @@ def run_stacked(
         )
         for name, config in configs.items()
     }
-    place = None if out is None else Path(out) / stack_folder(configs)
+    places = [] if out is None else [Path(out) / name for name in stack_folders(configs)]
+    place = next((place for place in places if place.exists()), places[0] if places else None)
     return _train(journals, place, device, stacked=True, capture=capture)
 
 
@@ -91,11 +92,11 @@ def _train(
         for journal in journals.values():
             if journal.folder is not None:
                 opened.enter_context(journal.folder.opened(journal.config, str(device), extend=not stacked))
-        store = None if stack is None else CheckpointStore(stack / "checkpoints", stack_hash(configs))
+        store = None if stack is None else CheckpointStore(stack / "checkpoints", stack_hashes(configs))
         if not stacked and (folder := journals[""].folder) is not None:
             if folder.is_finished:
                 return Outcome({"": TrainedRun.load(folder.path)}, {})
-            store = CheckpointStore(folder.checkpoints, configs[""].hash, *folder.earlier_hashes())
+            store = CheckpointStore(folder.checkpoints, [*configs[""].hashes, *folder.earlier_hashes()])
         opened.enter_context(own_torch_state(device))
         opened.enter_context(precision(next(iter(configs.values())).training.precision))
         if device.type == "cpu":

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from latebloom.models.block import Residual
-from latebloom.tasks.counter import fold, words
+from latebloom.tasks.random import fold, words
 
 _NOISE = 0x57A7
 """Sets these numbers apart from those of the data."""

@@ -11,7 +11,7 @@ from latebloom.engine.folder import RunFolder
 from latebloom.errors import CheckpointError
 from latebloom.evaluation.evaluate import evaluate
 from latebloom.evaluation.result import Evaluation
-from latebloom.kernels.precision import precision
+from latebloom.layers.precision import precision
 from latebloom.models.sequence_model import SequenceModel
 
 

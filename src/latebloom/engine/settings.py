@@ -5,7 +5,7 @@ from typing import Literal
 
 from latebloom.errors import require
 from latebloom.fields import check_fields
-from latebloom.kernels.precision import Precision
+from latebloom.layers.precision import Precision
 
 Weighing = Literal["answers", "positions"]
 

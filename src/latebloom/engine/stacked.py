@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
+from latebloom.engine.adamw import AdamW, adamw_
 from latebloom.engine.backend import Backend, parameters_by_role
 from latebloom.engine.settings import Training
-from latebloom.kernels.adamw import AdamW, adamw_
 from latebloom.models.sequence_model import SequenceModel
 
 

@@ -24,6 +24,8 @@ def stack_key(config: RunConfig) -> RunConfig:
     Where the phases have batches of different sizes, all runs must also switch at the same step; a trigger that
     measures the model cannot promise that, so such a run stands alone.
     """
+    if not config.model.can_be_stacked:
+        return config
     training, delay = config.training, config.delay
     phases = {name: Phase(batch_size=getattr(training, name).batch_size) for name in ("delayed", "full")}
     same_size = delay is None or training.delayed.batch_size == training.full.batch_size
@@ -47,15 +49,16 @@ def check_stackable(configs: Sequence[RunConfig]) -> None:
         )
 
 
-def stack_hash(configs: dict[str, RunConfig]) -> str:
-    """Return twelve characters that two stacks share only if their runs are the same."""
-    members = "\n".join(f"{name} {config.hash}" for name, config in configs.items())
-    return hashlib.sha256(members.encode()).hexdigest()[:12]
+def stack_hashes(configs: dict[str, RunConfig]) -> list[str]:
+    """Return the hash of a stack of these runs, and those that earlier versions gave to it."""
+    versions = zip(*(config.hashes for config in configs.values()), strict=False)
+    members = ["\n".join(map(" ".join, zip(configs, hashes, strict=True))) for hashes in versions]
+    return [hashlib.sha256(text.encode()).hexdigest()[:12] for text in members]
 
 
-def stack_folder(configs: dict[str, RunConfig]) -> str:
-    """Return the name of the folder in which a stack of these runs keeps its checkpoints."""
-    return f"stack-{stack_hash(configs)}"
+def stack_folders(configs: dict[str, RunConfig]) -> list[str]:
+    """Return the name of the folder with a stack's checkpoints, and its names in earlier versions."""
+    return [f"stack-{name}" for name in stack_hashes(configs)]
 
 
 def refuse_member(folder: RunFolder) -> None:

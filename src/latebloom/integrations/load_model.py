@@ -16,8 +16,8 @@ from latebloom.config import load_config
 from latebloom.engine.checkpoint import latest_checkpoint, load_checkpoint
 from latebloom.engine.folder import RunFolder, run_around
 from latebloom.errors import ConfigError, unknown
-from latebloom.models import Model, SequenceModel
-from latebloom.validation import read_settings
+from latebloom.models import SequenceModel
+from latebloom.models.sharing import read_model_settings
 
 LARGEST = 2_000_000_000
 """Models with more parameters than this are looked at without their weights."""
@@ -72,7 +72,7 @@ def _own(data: dict[str, Any], file: Path, folder: Path | None) -> tuple[nn.Modu
     if not isinstance(size, int) or size < 1:
         raise ConfigError(f"inspect: {file}: vocabulary_size: {size!r} is not a number of tokens")
     torch.manual_seed(0)
-    return SequenceModel(read_settings(Model, data.get("model"), "model"), size), RANDOM
+    return SequenceModel(read_model_settings(data), size), RANDOM
 
 
 def _checkpoint(path: Path) -> tuple[nn.Module, str]:
@@ -81,7 +81,7 @@ def _checkpoint(path: Path) -> tuple[nn.Module, str]:
     if run is None:
         raise ConfigError(f"inspect: {path} is a checkpoint outside its run, whose config.json says what the model is")
     config = RunFolder(run).read_config()
-    tensors, state = load_checkpoint(path, config.hash)
+    tensors, state = load_checkpoint(path, config.hashes)
     model = SequenceModel(config.model, config.task.vocabulary_size)
     model.load_state_dict(tensors["model"])
     return model, f"those in {path}, of step {state['step']} of {config.training.steps}"

@@ -1,4 +1,4 @@
-"""Tokens in, logits out: stacks of recurrence, attention and MLP."""
+"""Sequence models: blocks of recurrence, attention and MLP."""
 
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.models.settings import Attention, Model, hybrid, lstm, transformer

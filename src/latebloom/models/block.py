@@ -1,4 +1,4 @@
-"""One block: parts in a row, each behind a norm and added to the stream.
+"""One block of a model: parts in sequence, each a residual branch behind a norm.
 
     [norm, recurrence, +; norm, attention, +; norm, MLP, +]
 
@@ -7,23 +7,26 @@ Shapes: B sequences, T tokens, D width.
 
 from torch import Tensor, nn
 
-from latebloom.models.attention import SoftmaxAttention
-from latebloom.models.layers import MLP, Norm
-from latebloom.models.recurrent import RECURRENCES, Recurrence
+from latebloom.layers.attention import SelfAttention
+from latebloom.layers.mlp import MLP
+from latebloom.layers.norm import Norm
+from latebloom.layers.recurrence import RecurrentLayer
+from latebloom.layers.stacking import Stacking, call_per_model
 from latebloom.models.settings import PARTS, Model
 
 
 class Residual(nn.Module):
     """x + gate * body(norm(x)).
 
-    The gate is 1 unless something holds the part back: 0.0 leaves the part out, and its cost with it, and a
-    tensor scales it. `role` says what the body is, so that a part can be found without knowing its class. `noise`
-    (B, T, D) disturbs what a recurrence remembers.
+    The gate is 1 unless attention is delayed: 0.0 skips the branch and its cost, and a tensor scales it. `role` says
+    what the body is, so that a part can be found without knowing its class. `noise` (B, T, D) is added to the state of
+    a recurrence.
     """
 
-    def __init__(self, role: str, width: int, body: nn.Module) -> None:
+    def __init__(self, role: str, width: int, body: nn.Module, stacking: Stacking = "vmap") -> None:
         super().__init__()
         self.role = role
+        self.stacking = stacking
         self.norm = Norm(width)
         self.body = body
         self.gate: float | Tensor = 1.0
@@ -34,35 +37,32 @@ class Residual(nn.Module):
         if isinstance(self.gate, float) and self.gate == 0.0:
             return x
         x, normed = self.norm.fork(x)
-        if self.noise is not None and isinstance(self.body, Recurrence):
-            y = self.body(normed, noise=self.noise)
-        else:
-            y = self.body(normed)
+        noise = {} if self.noise is None or not isinstance(self.body, RecurrentLayer) else {"noise": self.noise}
+        y = call_per_model(self.body, normed, **noise) if self.stacking == "loop" else self.body(normed, **noise)
         if isinstance(y, tuple):  # a recurrence also returns its state
             y = y[0]
         return x + y if isinstance(self.gate, float) else x + self.gate * y
 
 
 def build_part(letter: str, settings: Model) -> Residual:
-    """The part that a letter of the layout stands for."""
+    """Return the part that a letter of the layout stands for."""
     width, attention = settings.width, settings.attention
     if letter == "r":
-        body = RECURRENCES[settings.recurrence](width)
-    elif letter == "a":
-        body = SoftmaxAttention(
+        recurrence = settings.recurrence
+        return Residual(PARTS[letter], width, recurrence.build(width), recurrence.stacking)
+    if letter == "a":
+        body = SelfAttention(
             width,
             attention.heads,
             positions=attention.positions,
-            context=attention.context,
+            scores=attention.scores,
             look_back=attention.look_back,
-            sharpen=attention.sharpen,
             zero_output=attention.zero_output,
         )
-    else:
-        body = MLP(width, 4 * width)
-    return Residual(PARTS[letter], width, body)
+        return Residual(PARTS[letter], width, body)
+    return Residual(PARTS[letter], width, MLP(width, 4 * width))
 
 
 def build_block(settings: Model) -> nn.Sequential:
-    """A block as its parts in a row."""
+    """Return a block as the sequence of its parts."""
     return nn.Sequential(*(build_part(letter, settings) for letter in settings.layout))

@@ -1,12 +1,13 @@
-"""The whole model: tokens in, logits out.
+"""The whole model, from tokens to logits.
 
-Shapes: B sequences, T tokens, D width, A asked positions, V vocabulary.
+Shapes: B sequences, T tokens, D width, A answers, V vocabulary.
 """
 
 from torch import Tensor, nn
 
+from latebloom.layers.embedding import Embedding
+from latebloom.layers.norm import Norm
 from latebloom.models.block import build_block
-from latebloom.models.layers import Embedding, Norm
 from latebloom.models.settings import Model
 from latebloom.models.sharing import Shared
 
@@ -24,7 +25,7 @@ class SequenceModel(Shared, nn.Module):
         self.logits = nn.Linear(settings.width, vocabulary_size, bias=False)
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Logits (B, A, V) at the positions (B, A) where an answer is asked, or at every token (B, T, V)."""
+        """Return the logits (B, A, V) at the positions (B, A), or at every token (B, T, V) if there are none."""
         x = self.blocks(self.embedding(tokens))
         if positions is not None:
             x = x.gather(1, positions[:, :, None].expand(-1, -1, x.shape[2]))

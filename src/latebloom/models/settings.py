@@ -1,37 +1,35 @@
-"""What a model is, as settings."""
+"""Settings of a model."""
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any
 
 from latebloom.errors import ConfigError, require, unknown
 from latebloom.fields import check_fields
-from latebloom.models.recurrent import RECURRENCES
+from latebloom.layers.attention import NoPositions, Positions, Scores, Softmax
+from latebloom.layers.lstm import LSTM
+from latebloom.layers.recurrence import Recurrence
 
 PARTS = {"r": "recurrence", "a": "attention", "m": "MLP"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """How attention looks back."""
+    """Settings of attention."""
 
     heads: int = 4
-    """Heads; they divide the width."""
-    positions: Literal["none", "rotary", "learned"] = "none"
-    """How attention knows the order; the recurrence knows it by itself, so a hybrid needs none."""
-    context: int = 1024
-    """The number of tokens that learned positions cover; the others have no bound."""
+    """Number of heads; it divides the width."""
+    positions: Positions = field(default_factory=NoPositions)
+    """How attention knows the order of tokens; a hybrid needs none, because the recurrence knows it."""
+    scores: Scores = field(default_factory=Softmax)
+    """How queries and keys become weights."""
     look_back: bool = False
-    """Make keys from a token and the one before it, as short convolutions do; the paper's form has it off."""
-    sharpen: bool = False
-    """Multiply the scores by log(1 + n), n the tokens that they choose from, so that softmax stays as sharp among many
-    as among few; the paper's form has it off."""
+    """Project keys from a token and the one before it, as short convolutions do; the paper's form has it off."""
     zero_output: bool = False
-    """Start the output projection at zero, so that letting attention in changes nothing at first."""
+    """Start the output projection at zero, so that enabling attention changes nothing at first."""
 
     def __post_init__(self) -> None:
         check_fields(self)
         require(self.heads >= 1, "heads", self.heads, "1 or more")
-        require(self.context >= 1, "context", self.context, "1 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +41,11 @@ class Model:
     width: int = 128
     """The width of the residual stream."""
     blocks: int = 4
-    """How many blocks."""
-    recurrence: str = "lstm"
-    """Which recurrence stands at r."""
+    """Number of blocks."""
+    recurrence: Recurrence = field(default_factory=LSTM)
+    """The recurrence at r."""
     attention: Attention = field(default_factory=Attention)
-    """The attention that stands at a."""
+    """The attention at a."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -56,21 +54,47 @@ class Model:
         if not self.layout or any(letter not in PARTS for letter in self.layout):
             parts = ", ".join(f"{letter} ({part})" for letter, part in PARTS.items())
             raise ConfigError(
-                f"layout: {self.layout!r} is not a row of {parts}, such as ram (hybrid), rm (LSTM), am (Transformer)"
+                f"layout: {self.layout!r} is not a sequence of {parts}, such as ram (hybrid), rm (LSTM), "
+                "am (Transformer)"
             )
-        if self.recurrence not in RECURRENCES:
-            raise unknown("recurrence", self.recurrence, RECURRENCES)
+        if self.is_recurrent:
+            _check("recurrence", self.recurrence, self.width)
         heads = self.attention.heads
-        if "a" in self.layout and self.width % heads:
+        if self.has_attention and self.width % heads:
             choices = [str(n) for n in range(1, self.width + 1) if self.width % n == 0]
             raise ConfigError(
                 f"attention.heads: {heads} does not divide width {self.width}; choices: {', '.join(choices)}"
             )
-        if "a" in self.layout and self.attention.positions == "rotary" and (self.width // heads) % 2:
-            raise ConfigError(
-                f"attention.positions: rotary turns pairs of features, so width / heads must be even; "
-                f"it is {self.width} / {heads} = {self.width // heads}"
-            )
+        if self.has_attention:
+            _check("attention.positions", self.attention.positions, self.width, heads)
+            _check("attention.scores", self.attention.scores, self.width, heads)
+
+    @property
+    def is_recurrent(self) -> bool:
+        return "r" in self.layout
+
+    @property
+    def has_attention(self) -> bool:
+        return "a" in self.layout
+
+    @property
+    def parts(self) -> list[Recurrence | Positions | Scores]:
+        """The components that the model is built from."""
+        recurrence = [self.recurrence] if self.is_recurrent else []
+        attention = [self.attention.positions, self.attention.scores] if self.has_attention else []
+        return [*recurrence, *attention]
+
+    @property
+    def can_be_stacked(self) -> bool:
+        """Whether many such models can be trained as one program."""
+        return all(part.stacking != "none" for part in self.parts)
+
+
+def _check(field: str, component: Any, *sizes: int) -> None:
+    try:
+        component.check(*sizes)
+    except ConfigError as error:
+        raise ConfigError(f"{field}: {error}") from None
 
 
 def hybrid(**settings: Any) -> Model:
@@ -79,17 +103,17 @@ def hybrid(**settings: Any) -> Model:
 
 
 def lstm(**settings: Any) -> Model:
-    """The hybrid without its attention."""
+    """The hybrid without attention."""
     return _model("rm", settings)
 
 
 def transformer(**settings: Any) -> Model:
-    """The hybrid without its recurrence; rotary positions unless told otherwise."""
+    """The hybrid without recurrence; rotary positions unless others are given."""
     return _model("am", {"positions": "rotary"} | settings)
 
 
 def _model(layout: str, settings: dict[str, Any]) -> Model:
-    """Settings of a model and of its attention in one row, as `hybrid(width=64, look_back=True)` gives them."""
+    """Sort settings into those of the model and those of its attention, as in `hybrid(width=64, look_back=True)`."""
     of_attention = {f.name for f in fields(Attention)}
     of_model = {f.name for f in fields(Model)} - {"layout", "attention"}
     for name in settings:

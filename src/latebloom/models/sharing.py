@@ -1,17 +1,20 @@
-"""Saving and loading models in the form in which the Hub shares them: config.json and model.safetensors.
+"""Saving and loading models in the Hub's format: config.json and model.safetensors.
 
-huggingface_hub's own mixin would make every import of the models import it too, and the models run where
-only torch is installed. So its file names and its download are used, and imported when they are needed.
+huggingface_hub's own mixin would have to be imported with the models, which run where only torch is installed. So this
+module uses the Hub's file names, and imports huggingface_hub when it is needed.
 """
 
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from torch import nn
 
 from latebloom.errors import CheckpointError, ConfigError
+from latebloom.older_formats import migrate_model
+from latebloom.plugins import load_imports, origins
+from latebloom.validation import read_settings
 
 if TYPE_CHECKING:
     from latebloom.models.settings import Model
@@ -36,25 +39,23 @@ class Shared(nn.Module):
             "vocabulary_size": self.vocabulary_size,
             "model": asdict(self.settings),
         }
+        if imports := origins(self.settings):
+            config["imports"] = imports
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         return folder
 
     @classmethod
     def from_pretrained(cls, name_or_folder: str | Path, *, revision: str | None = None) -> Self:
-        """A model from a local folder, or from the Hub where no such folder exists."""
+        """Load a model from a local folder, or from the Hub if there is no such folder."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
-
-        from latebloom.models.settings import Model
-        from latebloom.validation import read_settings
 
         folder = Path(name_or_folder)
         if not folder.is_dir():
             folder = _download(str(name_or_folder), revision)
         try:
             config = json.loads((folder / "config.json").read_text())
-            settings = read_settings(Model, config["model"], "model")
-            model = cls(settings, int(config["vocabulary_size"]))
+            model = cls(read_model_settings(config), int(config["vocabulary_size"]))
             model.load_state_dict(load_file(folder / "model.safetensors"))
         except FileNotFoundError as error:
             raise CheckpointError(f"{folder} holds no model: {Path(error.filename).name} is missing") from None
@@ -63,7 +64,7 @@ class Shared(nn.Module):
         return model
 
     def push_to_hub(self, name: str, *, private: bool = False) -> str:
-        """Upload the model to the Hub under `owner/name`; returns its address."""
+        """Upload the model to the Hub as `owner/name` and return its address."""
         from tempfile import TemporaryDirectory
 
         from huggingface_hub import HfApi
@@ -73,6 +74,17 @@ class Shared(nn.Module):
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
             return str(api.upload_folder(repo_id=name, folder_path=folder))
+
+
+def read_model_settings(config: dict[str, Any]) -> "Model":
+    """Return the settings in the config.json of a saved model, of this version or an earlier one."""
+    from latebloom.models.settings import Model
+
+    missing = load_imports(config.get("imports", []))
+    try:
+        return read_settings(Model, migrate_model(config.get("model")), "model")
+    except ConfigError as error:
+        raise ConfigError("; ".join([str(error), *missing.values()])) from None
 
 
 def _download(name: str, revision: str | None) -> Path:

@@ -13,7 +13,8 @@ def flat(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The settings of a configuration that was read from JSON, by their full names."""
     if isinstance(config, dict):
         for key, value in config.items():
-            yield from flat(value, f"{prefix}{key}.")
+            if f"{prefix}{key}" != "imports":  # where a component is defined is no setting
+                yield from flat(value, f"{prefix}{key}.")
     else:
         yield prefix[:-1], config
 

@@ -55,7 +55,7 @@ def claimed(out: Path, name: str, plan: Plan) -> Iterator[None]:
             ],
         }
         file = out / "study.json"
-        if file.exists() and _but_seeds(before := RunFolder(out).read_json(file)) != _but_seeds(about):
+        if file.exists() and _without_seeds(before := _todays_hashes(file, plan)) != _without_seeds(about):
             raise CheckpointError(f"out: {out} holds {_what_it_holds(before, about, plan, out)}; choose another folder")
         for arm, place in places(plan, out):
             if lacking := sorted(_begun_seeds(place) - set(plan.seeds_of(arm))):
@@ -68,11 +68,26 @@ def claimed(out: Path, name: str, plan: Plan) -> Iterator[None]:
         yield
 
 
-def _but_seeds(about: Any) -> Any:
-    """What a study is, without the seeds of its runs, which may grow: those that are done stay as they are."""
+def _todays_hashes(file: Path, plan: Plan) -> Any:
+    """Return what study.json says, with today's hashes where an older version has written its own."""
+    configs = [config for arm in plan.arms for config in (arm.config, *arm.choices)]
+    todays = {older: config.hash for config in configs for older in config.hashes}
+
+    def translate(data: Any) -> Any:
+        if isinstance(data, dict):
+            return {name: translate(value) for name, value in data.items()}
+        if isinstance(data, list):
+            return [translate(item) for item in data]
+        return todays.get(data, data) if isinstance(data, str) else data
+
+    return translate(RunFolder(file.parent).read_json(file))
+
+
+def _without_seeds(about: Any) -> Any:
+    """Return the description of a study without the seeds of its runs, to which more can be added."""
     if isinstance(about, dict):
-        return {name: _but_seeds(value) for name, value in about.items() if name != "seeds"}
-    return [_but_seeds(one) for one in about] if isinstance(about, list) else about
+        return {name: _without_seeds(value) for name, value in about.items() if name != "seeds"}
+    return [_without_seeds(one) for one in about] if isinstance(about, list) else about
 
 
 def _what_it_holds(before: Any, about: dict[str, Any], plan: Plan, out: Path) -> str:
@@ -80,7 +95,7 @@ def _what_it_holds(before: Any, about: dict[str, Any], plan: Plan, out: Path) ->
     try:
         if before["study"] != about["study"]:
             return f"the study {before['study']}"
-        then, now = ({(arm["task"], arm["arm"]): _but_seeds(arm) for arm in one["arms"]} for one in (before, about))
+        then, now = ({(arm["task"], arm["arm"]): _without_seeds(arm) for arm in one["arms"]} for one in (before, about))
     except (AttributeError, KeyError, TypeError):
         return "another study"
     many_tasks = len({arm.task for arm in plan.arms}) > 1

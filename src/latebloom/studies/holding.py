@@ -28,7 +28,7 @@ def holding(scale: Scale) -> Plan:
     _, rate = middle_rates(size)
     base = at_rate(base_config(size, composite()), rate)
     dat = delayed(base)
-    at_its_best = disturbed(with_attention(base, sharpen=True), size)
+    at_its_best = disturbed(with_attention(base, scores="log_n"), size)
     ramp = max(1, size.steps // 10)
     arms = [
         Arm("dat", dat),
@@ -37,7 +37,7 @@ def holding(scale: Scale) -> Plan:
         Arm("ramp", delayed(base, hold="ramp", ramp_steps=ramp), against="dat"),
         Arm("random output", _random_output(dat), against="dat"),
         Arm("no look-back", with_attention(dat, look_back=False), against="dat"),
-        Arm("sharpened", with_attention(dat, sharpen=True), against="dat"),
+        Arm("sharpened", with_attention(dat, scores="log_n"), against="dat"),
         Arm("recall withheld", delayed(base, withhold=("recall",)), against="dat"),
         Arm("recurrence at 0.3", replace(dat, training=replace(dat.training, recurrence_factor=0.3)), against="dat"),
         Arm("half the rate after", at_rate(dat, rate, rate / 2), against="dat"),

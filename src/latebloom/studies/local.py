@@ -1,5 +1,6 @@
 """Several runs on this machine, one process each, as many at once as there are cores."""
 
+import json
 import multiprocessing as mp
 import os
 import signal
@@ -12,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from latebloom.config import RunConfig
+from latebloom.config import RunConfig, config_from
 from latebloom.engine.environment import choose_device
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.loop import Progress, TrainedRun, run
@@ -26,7 +27,8 @@ ATTEMPTS = 3
 @dataclass(frozen=True)
 class _Job:
     name: str
-    config: RunConfig
+    config: str
+    """As JSON, because a process can read that before it knows the classes of a plugin."""
     folder: Path
     device: str | None
 
@@ -73,7 +75,7 @@ def _run_in_processes(
     observe: Callable[[str, Progress], None],
 ) -> dict[str, str]:
     """Why those runs failed that did."""
-    jobs = {name: _Job(name, config, folder / name, device) for name, config in configs.items()}
+    jobs = {name: _Job(name, json.dumps(config.to_json()), folder / name, device) for name, config in configs.items()}
     waiting = [job for job in jobs.values() if not RunFolder(job.folder).is_finished]
     deaths: dict[str, int] = {}
     workers = workers or usable_cores()
@@ -177,7 +179,7 @@ def _work(job: _Job, words: "Connection[Progress | str, object]") -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        run(job.config, job.folder, device=job.device, observe=say)
+        run(config_from(json.loads(job.config)), job.folder, device=job.device, observe=say)
     except InterruptedRun:
         say("stopped")
     except LatebloomError as error:

@@ -8,12 +8,19 @@ from typing import Any
 
 from latebloom.config import RunConfig
 from latebloom.engine.folder import RunFolder
-from latebloom.engine.memory import runs_that_fit
 from latebloom.engine.outcome import Progress
 from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, catch_full_disk
 from latebloom.studies.local import ATTEMPTS, heeding_stops
 from latebloom.studies.parcel import pack, unpack
-from latebloom.studies.ray_worker import SECONDS_BETWEEN_WORDS, Done, Mailbox, folders, train
+from latebloom.studies.ray_worker import (
+    SECONDS_BETWEEN_WORDS,
+    Done,
+    Mailbox,
+    Order,
+    folders,
+    runs_that_fit_there,
+    train,
+)
 from latebloom.studies.stacks import Configs, log_error, plan_waves
 
 
@@ -51,16 +58,10 @@ def _plan(configs: Configs, folder: Path, device: str | None) -> tuple[str, list
         raise ConfigError(f"device: {kind!r} is not available: the Ray cluster has none")
     if kind == "cpu":
         return kind, [{name: c} for name, c in configs.items() if not RunFolder(folder / name).is_finished]
-    measure = ray.remote(num_gpus=1)(_fit)
+    measure = ray.remote(num_gpus=1)(runs_that_fit_there)
     left = sum(not RunFolder(folder / name).is_finished for name in configs)
     share = max(1, -(-left // gpus))
-    return kind, plan_waves(configs, folder, lambda config: min(share, ray.get(measure.remote(config))))
-
-
-def _fit(config: RunConfig) -> int:
-    import torch
-
-    return runs_that_fit(config, torch.device("cuda"))
+    return kind, plan_waves(configs, folder, lambda config: min(share, ray.get(measure.remote(Order.of({"": config})))))
 
 
 class _Driver:
@@ -117,7 +118,7 @@ class _Driver:
 
     def _start(self, wave: Configs) -> None:
         parcel = pack(self.folder, folders(wave))
-        self.running[self.train.remote(wave, self.token, self.kind, parcel, self.mailbox, sys.argv)] = wave
+        self.running[self.train.remote(Order.of(wave), self.token, self.kind, parcel, self.mailbox, sys.argv)] = wave
 
     def _stop(self) -> None:
         """Ask all to save and stop: those that train find it in the mailbox, those that wait for a place are cancelled.

@@ -56,7 +56,7 @@ def _grid(size: Size, run: RunConfig) -> tuple[RunConfig, ...]:
     on what is remembered; a Transformer, which remembers nothing, with and without positions instead."""
     # One answer: both ways weigh it alike.
     weighings = ("answers", "positions") if len(run.task.answers) > 1 else (run.training.weigh,)
-    forms = [run] if "a" not in run.model.layout else [run, with_attention(run, sharpen=True)]
+    forms = [run] if "a" not in run.model.layout else [run, with_attention(run, scores="log_n")]
     is_recurrent = "r" in run.model.layout
     forms += [disturbed(form, size) if is_recurrent else with_attention(form, positions="none") for form in forms]
     return tuple(

@@ -8,11 +8,13 @@
 A file with such functions is run like the named ones: `latebloom study my_file.py`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal, get_args
 
+from latebloom.components import Component, define
 from latebloom.config import RunConfig
 from latebloom.errors import ConfigError, require, unknown
 
@@ -188,15 +190,22 @@ class Stage:
     """Words for folders whose own names say little: the choices of an arm."""
 
 
-Study = Callable[[Scale], Plan]
-STUDIES: dict[str, Study] = {}
+class Study(Component, ABC):
+    """A named plan, for each scale."""
+
+    @abstractmethod
+    def build(self, scale: Scale) -> Plan:
+        """Return the plan at a scale."""
 
 
-def study(name: str) -> Callable[[Study], Study]:
-    """Make a study known by a name; a decorator."""
+Function = Callable[[Scale], Plan]
 
-    def add(function: Study) -> Study:
-        STUDIES[name] = function
+
+def study(name: str) -> Callable[[Function], Function]:
+    """Register a function as a study; a decorator."""
+
+    def register(function: Function) -> Function:
+        define(Study, name, function, build=lambda self, scale: function(scale))
         return function
 
-    return add
+    return register

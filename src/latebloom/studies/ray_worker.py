@@ -4,6 +4,7 @@ One that sees the study's folder trains in it. One that does not trains in a fol
 back when it ends or is asked to stop.
 """
 
+import json
 import os
 import signal
 import sys
@@ -14,16 +15,40 @@ from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
-from typing import Any
+from typing import Any, Self
 
+from latebloom.config import config_from
+from latebloom.engine.memory import runs_that_fit
 from latebloom.engine.outcome import Progress
-from latebloom.engine.stacks import stack_folder
+from latebloom.engine.stacks import stack_folders
 from latebloom.engine.surroundings import stop_requests
-from latebloom.errors import InterruptedRun
+from latebloom.errors import InterruptedRun, LatebloomError
+from latebloom.plugins import plugin_sources, receive_sources
 from latebloom.studies.parcel import Parcel, pack, unpack
 from latebloom.studies.stacks import Configs, train_wave
 
 SECONDS_BETWEEN_WORDS = 0.2
+
+
+@dataclass(frozen=True)
+class Order:
+    """Runs to train, in a form that a machine can read without the plugins that they use."""
+
+    configs: dict[str, str]
+    """JSON of each run."""
+    sources: dict[str, bytes]
+    """The Python files of plugins by path, for machines that share no file system."""
+
+    @classmethod
+    def of(cls, wave: Configs) -> Self:
+        sources: dict[str, bytes] = {}
+        for config in wave.values():
+            sources |= plugin_sources(config.to_json().get("imports", []))
+        return cls({name: json.dumps(config.to_json()) for name, config in wave.items()}, sources)
+
+    def read(self) -> Configs:
+        receive_sources(self.sources)
+        return {name: config_from(json.loads(text)) for name, text in self.configs.items()}
 
 
 @dataclass(frozen=True)
@@ -62,14 +87,26 @@ class Mailbox:
 
 def folders(wave: Configs) -> list[str]:
     """The runs' folders, and then that of their stack, whose checkpoints say what was reached in each of them."""
-    return [*wave, stack_folder(wave)]
+    return [*wave, *stack_folders(wave)]
 
 
-def train(wave: Configs, token: Path, kind: str, parcel: Parcel, mailbox: Any, words: list[str]) -> Done:
-    """What a worker does."""
+def runs_that_fit_there(order: Order) -> int:
+    """Return how many such runs fit into the memory of a worker's GPU."""
+    import torch
+
+    (config,) = order.read().values()
+    return runs_that_fit(config, torch.device("cuda"))
+
+
+def train(order: Order, token: Path, kind: str, parcel: Parcel, mailbox: Any, words: list[str]) -> Done:
+    """Train runs in a worker of the cluster."""
     import torch
 
     torch.set_num_threads(1)
+    try:
+        wave = order.read()
+    except LatebloomError as error:
+        return Done(dict.fromkeys(order.configs, str(error)))
     sys.argv = words  # the command that a run notes down is the user's, not the one that Ray starts workers with
     # Signals are heeded around the run too: a folder that is being packed is sent.
     with stop_requests(), _place(token, parcel, folders(wave)) as place:

@@ -86,8 +86,8 @@ ATTENTION: dict[str, Any] = {"look_back": True, "zero_output": True}
 """The attention of the studies: it can look back one token, and says nothing at first."""
 
 
-SHARPENED: dict[str, Any] = {**ATTENTION, "sharpen": True}
-"""The same, with scores that grow with the length, so that they stay as sharp among more tokens."""
+LOG_N: dict[str, Any] = {**ATTENTION, "scores": "log_n"}
+"""The same with log-n scaling of the scores."""
 
 
 def base_config(size: Size, task: Task, model: Model | None = None) -> RunConfig:

@@ -73,7 +73,7 @@ def plan_waves(configs: Configs, folder: Path, fit: Callable[[RunConfig], int]) 
     waves: list[Configs] = []
     for members in _interrupted_stacks(folder):
         # All of its members, also those that are finished: a stack may have been killed while it wrote its results.
-        asked = all(name in configs and configs[name].hash == wanted for name, wanted in members.items())
+        asked = all(name in configs and configs[name].matches(wanted) for name, wanted in members.items())
         if asked and any(name in left for name in members):
             waves.append({name: configs[name] for name in members})
             left = {name: config for name, config in left.items() if name not in members}

@@ -6,8 +6,8 @@ from latebloom.delay.triggers import at_fraction, when_beyond
 from latebloom.models.settings import hybrid
 from latebloom.studies.plan import Arm, Plan, Scale, study
 from latebloom.studies.scales import (
+    LOG_N,
     MANY_ARMS,
-    SHARPENED,
     Size,
     at_rate,
     base_config,
@@ -33,7 +33,7 @@ def timing(scale: Scale) -> Plan:
 
 
 def _arms(size: Size, task: Task, rate: float) -> Iterator[Arm]:
-    run = at_rate(base_config(size, task, hybrid(width=size.width, **SHARPENED)), rate)
+    run = at_rate(base_config(size, task, hybrid(width=size.width, **LOG_N)), rate)
     run = disturbed(run, size)
     when = {multiple: f"when beyond {multiple}x ({rate:g})" for multiple in BEYOND}
     default = when[BEYOND[0]]

@@ -1,4 +1,4 @@
-"""Sequences with answers. Each task is one file; importing this package makes them known by name."""
+"""Synthetic tasks: sequences with answers. Each task is one file."""
 
 from latebloom.tasks.composite import Composite
 from latebloom.tasks.modular_sum import ModularSum

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from latebloom.errors import require
 from latebloom.fields import check_fields
-from latebloom.tasks.counter import words
 from latebloom.tasks.pieces import ORDER, Vocabulary, constant, draw_digits, draw_pairs, running
+from latebloom.tasks.random import words
 from latebloom.tasks.task import Batch, Supervision, Task
 
 
@@ -33,13 +33,13 @@ class Composite(Task):
     modulus: int = 10
     """Digits are 0 to m-1, and so is their sum."""
     keys: int = 256
-    """How many keys there are; a sequence of length L takes floor(L/2) of them."""
+    """Number of keys; a sequence of length L has floor(L/2) of them."""
     values: int = 64
-    """How many values there are; keys may share one."""
+    """Number of values; several keys may have the same."""
     order: Literal["digits-first", "pairs-first", "interleaved"] = "digits-first"
-    """How digits and pairs stand in the sequence; interleaved: at random, a pair stays together."""
+    """The order of digits and pairs; interleaved is random, with each pair kept together."""
     supervision: Supervision = "aligned"
-    """Ask for the running sum at every digit as well (aligned), or for the two answers alone (outcome)."""
+    """Supervise the running sum at every digit as well (aligned), or the two answers alone (outcome)."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -95,10 +95,10 @@ class Composite(Task):
         )
 
     def _places(self, key: int | Tensor, rows: Tensor, digits: int, pairs: int) -> tuple[Tensor, Tensor]:
-        """Token positions of the digits (B, digits) and of the pairs' keys (B, pairs)."""
+        """Return the token positions of the digits (B, digits) and of the pairs' keys (B, pairs)."""
         count = rows.shape[0]
         if self.order == "interleaved":
-            # A random order of the items: the ranks below `digits` are digits, in the order they come.
+            # A random order of the items: the ranks below `digits` are digits.
             shuffled = words(key, rows, ORDER, digits + pairs).argsort(dim=1, stable=True)
             is_pair = shuffled >= digits
             starts = (is_pair + 1).cumsum(dim=1) - (is_pair + 1)

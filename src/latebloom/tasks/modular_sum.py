@@ -1,4 +1,4 @@
-"""State tracking alone: add up digits modulo m."""
+"""State tracking alone: the sum of digits modulo m."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +29,7 @@ class ModularSum(Task):
     modulus: int = 10
     """Digits are 0 to m-1, and so is their sum."""
     supervision: Supervision = "aligned"
-    """Ask for the running sum at every digit as well (aligned), or for the answer alone (outcome)."""
+    """Supervise the running sum at every digit as well (aligned), or the answer alone (outcome)."""
 
     def __post_init__(self) -> None:
         check_fields(self)

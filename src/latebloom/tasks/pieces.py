@@ -1,4 +1,4 @@
-"""What the tasks are made of: digits with running sums, and distinct keys with values.
+"""Building blocks of the tasks: digits with running sums, and distinct keys with values.
 
 Shapes: B sequences, N digits or pairs.
 """
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from latebloom.tasks.counter import distinct, integers
+from latebloom.tasks.random import distinct, integers
 
-# Each kind of number is drawn from a stream of its own, so that changing one leaves the others as they were.
+# Each kind of number is drawn from its own stream, so that a change to one leaves the others as they were.
 DIGITS, KEYS, VALUES, QUERY, ORDER = range(5)
 
 
@@ -39,7 +39,7 @@ class Vocabulary:
         return self.first_value + self.values + self.markers.index(name)
 
     def spell(self, token: int) -> str:
-        """3 for a digit, k3 for a key, v3 for a value, SUM for a marker."""
+        """Return 3 for a digit, k3 for a key, v3 for a value, SUM for a marker."""
         if token < self.first_key:
             return str(token)
         if token < self.first_value:
@@ -50,7 +50,7 @@ class Vocabulary:
 
 
 def draw_digits(key: int | Tensor, rows: Tensor, count: int, modulus: int) -> tuple[Tensor, Tensor]:
-    """Digits (B, N) and their running sums (B, N)."""
+    """Return digits (B, N) and their running sums (B, N)."""
     digits = integers(key, rows, DIGITS, count, modulus)
     return digits, digits.cumsum(dim=1) % modulus
 
@@ -58,7 +58,7 @@ def draw_digits(key: int | Tensor, rows: Tensor, count: int, modulus: int) -> tu
 def draw_pairs(
     key: int | Tensor, rows: Tensor, count: int, vocabulary: Vocabulary
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Key tokens and value tokens (B, N), all keys of a row distinct, and one key with its value (B, 1) to ask."""
+    """Return keys (B, N), distinct within a row, their values (B, N), and the key and value (B, 1) of a query."""
     keys = distinct(key, rows, KEYS, count, vocabulary.keys) + vocabulary.first_key
     values = integers(key, rows, VALUES, count, vocabulary.values) + vocabulary.first_value
     asked = integers(key, rows, QUERY, 1, count)
@@ -66,10 +66,10 @@ def draw_pairs(
 
 
 def running(supervision: str, outcome: Tensor, each: Tensor) -> Tensor:
-    """Columns (B, N) for the answers on the way and the last one; the outcome (B, 1) alone if only it is asked."""
+    """Return the columns of intermediate answers and of the outcome (B, 1), or of the outcome alone."""
     return torch.cat([each, outcome], dim=1) if supervision == "aligned" else outcome
 
 
 def constant(like: Tensor, value: int) -> Tensor:
-    """A column (B, 1) of one number, for the rows of `like`."""
+    """Return a column (B, 1) of one number, for the rows of `like`."""
     return torch.full((like.shape[0], 1), value, dtype=torch.int64, device=like.device)

@@ -1,4 +1,4 @@
-"""Associative recall alone: look up the value of a key."""
+"""Associative recall alone: the value of a key."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,9 +25,9 @@ class Recall(Task):
 
     name: Literal["recall"] = "recall"
     keys: int = 512
-    """How many keys there are; a sequence of length L takes L of them."""
+    """Number of keys; a sequence of length L has L of them."""
     values: int = 64
-    """How many values there are; keys may share one."""
+    """Number of values; several keys may have the same."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -1,16 +1,16 @@
-"""The training data of one run: an endless row of batches, each of one length."""
+"""The training data of one run: an endless sequence of batches, each of one length."""
 
 from dataclasses import dataclass
 
 import torch
 
-from latebloom.tasks.counter import bounded_int, fold
+from latebloom.tasks.random import bounded_int, fold
 from latebloom.tasks.task import Batch, Split, Task
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Batches by number. Lengths are uniform from the shortest possible to the training length."""
+    """Batches by number, with lengths uniform from the shortest possible to the training length."""
 
     task: Task
     seed: int
@@ -18,7 +18,7 @@ class Stream:
     split: Split = "train"
 
     def length(self, index: int) -> int:
-        """The length of batch `index`. It does not depend on the seed, so that seeds can be trained as one."""
+        """Return the length of batch `index`. It does not depend on the seed, so that seeds can be stacked."""
         shortest = max(2, self.task.shortest)
         key = fold(0x1E46, index)
         assert isinstance(key, int)

@@ -1,6 +1,9 @@
-"""What a task is: sequences with named answers, and the registry of tasks by name.
+"""The family of tasks: sequences with named answers.
 
-Shapes: B sequences, T tokens, A asked answers, L items (the length).
+A task is one file with one class, a dataclass below `Task` (`modular_sum.py` is the plainest): its settings, the size
+of its vocabulary, and `draw`, which makes sequences and their answers from random numbers (`random.py`).
+
+Shapes: B sequences, T tokens, A supervised positions, L items (the length).
 """
 
 from abc import ABC, abstractmethod
@@ -11,9 +14,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from latebloom.choice import Chosen
+from latebloom.components import Component
 from latebloom.errors import ConfigError
-from latebloom.tasks.counter import fold
+from latebloom.layers.stacking import Stacking, stackable
+from latebloom.tasks.random import fold
 
 Split = Literal["train", "validation", "test"]
 Supervision = Literal["aligned", "outcome"]
@@ -22,16 +26,16 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences of one length and what is asked of them."""
+    """Sequences of one length, and the answers that are supervised in them."""
 
     tokens: Tensor
     """(B, T) token numbers."""
     positions: Tensor
-    """(B, A) the token positions at which an answer is asked."""
+    """(B, A) the token positions at which an answer is predicted."""
     targets: Tensor
-    """(B, A) the right answers, as token numbers."""
+    """(B, A) the correct answers, as token numbers."""
     columns: dict[str, slice]
-    """The columns of A that ask for each named answer; the last column of each is the one that is scored."""
+    """The columns of A that belong to each named answer. Accuracy counts the last column of each."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -40,7 +44,7 @@ class Batch:
         return sequences, tokens
 
     def without(self, names: Iterable[str]) -> "Batch":
-        """The same sequences, not asked for these answers."""
+        """Return the same sequences without these answers."""
         kept = {name: columns for name, columns in self.columns.items() if name not in set(names)}
         if len(kept) == len(self.columns):
             return self
@@ -55,23 +59,25 @@ class Batch:
         return Batch(self.tokens, positions, targets, columns)
 
     def scored(self) -> "Batch":
-        """The same sequences, asked only for the answers that are scored (no running sums)."""
+        """Return the same sequences with only the columns that accuracy counts (no running sums)."""
         last = [columns.stop - 1 for columns in self.columns.values()]
         names = {name: slice(i, i + 1) for i, name in enumerate(self.columns)}
         return Batch(self.tokens, self.positions[:, last], self.targets[:, last], names)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task(Chosen, ABC):
-    """A family of sequences of any length. A subclass is one file: settings, vocabulary, batch, answers."""
+class Task(Component, ABC):
+    """Sequences of any length with named answers."""
 
     name: str
     answers: ClassVar[tuple[str, ...]]
-    """The names of what is asked, in the order of `Batch.columns`."""
+    """The names of the answers, in the order of `Batch.columns`."""
     state_answer: ClassVar[str | None] = None
-    """The answer that takes state tracking, if one does; `when_beyond` watches it."""
+    """The answer that needs state tracking, if there is one; `when_beyond` watches it."""
     shortest: ClassVar[int] = 1
-    """The shortest length at which every answer can be asked."""
+    """The shortest length at which every answer is defined."""
+    stacking: ClassVar[Stacking] = "vmap"
+    """How `draw` runs in a stack of models, where the key is a tensor with one key per model: `vmap` or `loop`."""
 
     @property
     @abstractmethod
@@ -79,29 +85,29 @@ class Task(Chosen, ABC):
 
     @property
     def longest(self) -> int | None:
-        """The longest length that the vocabulary allows, or None where there is no bound."""
+        """The longest length that the vocabulary allows, or None if there is no limit."""
         return None
 
     @property
     @abstractmethod
     def chance(self) -> dict[str, float]:
-        """The accuracy of guessing, for each named answer."""
+        """The accuracy of guessing, for each answer."""
 
     def keys_needed(self, length: int) -> int:
-        """How many distinct keys a sequence of this length holds."""
+        """Return how many distinct keys a sequence of this length has."""
         return 0
 
     @abstractmethod
     def token_count(self, length: int) -> int:
-        """T for a length."""
+        """Return the number of tokens T of a sequence of this length."""
 
     @abstractmethod
     def draw(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
-        """The sequences with these row numbers (B,) under a random key."""
+        """Make the sequences with these row numbers (B,) from a random key."""
 
     @abstractmethod
     def spell(self, token: int) -> str:
-        """A token as a person would write it."""
+        """Return a token as text."""
 
     @property
     def chance_all(self) -> float:
@@ -112,7 +118,7 @@ class Task(Chosen, ABC):
         return product
 
     def check_length(self, length: int, field: str = "length") -> None:
-        """Raise unless sequences of this length can be made with the vocabulary as it is."""
+        """Raise a ConfigError unless the vocabulary allows sequences of this length."""
         if length < self.shortest:
             raise ConfigError(
                 f"{field}: {length} is too short; a {self.name} sequence has at least {self.shortest} items"
@@ -134,11 +140,27 @@ class Task(Chosen, ABC):
         first_row: int = 0,
         device: torch.device | str = "cpu",
     ) -> Batch:
-        """Batch number `index` of a split: the same tokens whenever and wherever it is made.
+        """Return batch number `index` of a split: a pure function of the arguments, on every device.
 
         Row r depends on its own number alone, so a large batch can be made in pieces with `first_row`.
         `seed` and `index` may be tensors on the device, so that a captured step can advance them.
         """
         self.check_length(length)
         key = fold(seed, SPLITS.index(split), index, length)
-        return self.draw(key, torch.arange(first_row, first_row + size, device=device), length)
+        rows = torch.arange(first_row, first_row + size, device=device)
+        return self._draw_per_model(key, rows, length) if self.stacking == "loop" else self.draw(key, rows, length)
+
+    def _draw_per_model(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
+        """Call `draw` once for each of the stacked models; the generic path for tasks without a batching rule."""
+        columns = {}
+
+        def one_model(key: int | Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            batch = self.draw(key, rows, length)
+            columns.update(batch.columns)
+            return batch.tokens, batch.positions, batch.targets
+
+        def each_model(keys: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
+            drawn = [one_model(key, rows[0]) for key in keys]
+            return tuple(torch.stack(part) for part in zip(*drawn, strict=True))
+
+        return Batch(*stackable(one_model, each_model)(key, rows), columns)

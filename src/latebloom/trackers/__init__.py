@@ -1,5 +1,8 @@
-"""Live curves: a run's numbers, shown by TensorBoard, W&B or trackio while it goes on. Each is an extra."""
+"""Trackers show the metrics of a run while it trains: TensorBoard, W&B or trackio. Each is an extra."""
 
-from latebloom.trackers.tracking import TRACKERS, Tracked, Tracker, tracker
+from latebloom.trackers.tensorboard import TensorBoard
+from latebloom.trackers.tracking import Tracked, Tracker, TrackerSession
+from latebloom.trackers.trackio import Trackio
+from latebloom.trackers.wandb import WeightsAndBiases
 
-__all__ = ["TRACKERS", "Tracked", "Tracker", "tracker"]
+__all__ = ["TensorBoard", "Tracked", "Tracker", "TrackerSession", "Trackio", "WeightsAndBiases"]

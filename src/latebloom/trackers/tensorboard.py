@@ -1,18 +1,34 @@
-"""TensorBoard: event files in FOLDER/tensorboard."""
+"""TensorBoard."""
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, Literal
 
 from latebloom.config import RunConfig
-from latebloom.trackers.tracking import Tracker
+from latebloom.trackers.tracking import Tracker, TrackerSession
 
 
+@dataclass(frozen=True, kw_only=True)
 class TensorBoard(Tracker):
+    """TensorBoard: event files in the run's folder; look at them with `tensorboard --logdir runs`."""
+
+    package: ClassVar = "tensorboard"
+
+    name: Literal["tensorboard"] = "tensorboard"
+
+    def build(self, folder: Path, config: RunConfig, first_step: int) -> TrackerSession:
+        return TensorBoardSession(folder, config, first_step)
+
+
+class TensorBoardSession(TrackerSession):
+    """Event files in FOLDER/tensorboard."""
+
     def __init__(self, folder: Path, config: RunConfig, first_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # What an interrupted run had written past its checkpoint is hidden, not shown twice.
+        # Hide what an interrupted run has written after its checkpoint, because it is written again.
         self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step + 1 if first_step else None)
         if first_step == 0:
             self._writer.add_text("configuration", f"```json\n{json.dumps(config.to_json(), indent=2)}\n```")
@@ -23,6 +39,3 @@ class TensorBoard(Tracker):
 
     def close(self) -> None:
         self._writer.close()
-
-
-make = TensorBoard

@@ -1,14 +1,28 @@
-"""trackio: a database on this machine, in TRACKIO_DIR or where trackio keeps it."""
+"""trackio."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, Literal
 
 from latebloom.config import RunConfig
-from latebloom.trackers.tracking import PROJECT, Tracker
+from latebloom.trackers.tracking import PROJECT, Tracker, TrackerSession
 
 
+@dataclass(frozen=True, kw_only=True)
 class Trackio(Tracker):
-    """An interrupted run goes on under its name; steps past its checkpoint are there twice, with the same numbers."""
+    """trackio: a database on this machine; look at it with `trackio show`."""
+
+    package: ClassVar = "trackio"
+
+    name: Literal["trackio"] = "trackio"
+
+    def build(self, folder: Path, config: RunConfig, first_step: int) -> TrackerSession:
+        return TrackioSession(folder, config, first_step)
+
+
+class TrackioSession(TrackerSession):
+    """A run in trackio's database. A resumed run keeps its name; steps after its checkpoint are there twice."""
 
     def __init__(self, folder: Path, config: RunConfig, first_step: int) -> None:
         import trackio
@@ -28,6 +42,3 @@ class Trackio(Tracker):
 
     def close(self) -> None:
         self._run.finish()
-
-
-make = Trackio

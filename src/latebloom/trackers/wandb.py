@@ -1,15 +1,29 @@
-"""Weights & Biases: offline in FOLDER/wandb unless WANDB_MODE says otherwise."""
+"""Weights & Biases."""
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, Literal
 
 from latebloom.config import RunConfig
-from latebloom.trackers.tracking import PROJECT, Tracker
+from latebloom.trackers.tracking import PROJECT, Tracker, TrackerSession
 
 
+@dataclass(frozen=True, kw_only=True)
 class WeightsAndBiases(Tracker):
-    """Each start is a run of its own there; the starts of an interrupted run share a group."""
+    """Weights & Biases: offline in the run's folder unless WANDB_MODE is set; `wandb sync` uploads."""
+
+    package: ClassVar = "wandb"
+
+    name: Literal["wandb"] = "wandb"
+
+    def build(self, folder: Path, config: RunConfig, first_step: int) -> TrackerSession:
+        return WeightsAndBiasesSession(folder, config, first_step)
+
+
+class WeightsAndBiasesSession(TrackerSession):
+    """A run of W&B, in FOLDER/wandb. Each start is a run of its own; the starts of a resumed run share a group."""
 
     def __init__(self, folder: Path, config: RunConfig, first_step: int) -> None:
         import wandb
@@ -32,6 +46,3 @@ class WeightsAndBiases(Tracker):
 
     def close(self) -> None:
         self._run.finish()
-
-
-make = WeightsAndBiases

@@ -1,0 +1,194 @@
+"""Families of components that are chosen by name: recurrences, scores, positions, tasks, triggers, studies, trackers.
+
+A family is a class directly below `Component`. A member is a frozen, keyword-only dataclass below a family that has a
+`name` with a default and its own settings. It registers by being defined, in this package or in any other module:
+
+    @dataclass(frozen=True, kw_only=True)
+    class GRU(Recurrence):
+        '''A gated recurrent unit.'''
+
+        name: Literal["gru"] = "gru"
+        bias: bool = True
+        '''Whether the gates have a bias.'''
+
+        def build(self, width: int) -> RecurrentLayer: ...
+
+Where a field of a family's type is given as a string, it means the member of that name with its defaults.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import UnionType
+from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin
+
+from latebloom.errors import ConfigError, unknown
+from latebloom.fields import check_fields
+
+ENTRY_POINTS = "latebloom"
+"""The group of entry points that plugins register their modules under."""
+PACKAGE = __name__.partition(".")[0]
+
+
+class Component:
+    """Base of all families. See the module's docstring for how to add a family or a member."""
+
+    members: ClassVar[dict[str, type[Self]]]
+    """The members of a family by name."""
+    configurable: ClassVar[bool] = True
+    """Whether a configuration can hold the member; one that needs an object of Python's, such as a function, cannot."""
+    name: str
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if Component in cls.__bases__:
+            cls.members = {}
+        elif isinstance(name := cls.__dict__.get("name"), str):
+            known = cls.members.get(name)
+            if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise ConfigError(
+                    f"{family_of(cls).kind()}: {name!r} is defined twice, as {known.__qualname__} in {_place(known)} "
+                    f"and as {cls.__qualname__} in {_place(cls)}; rename one"
+                )
+            cls.members[name] = cls
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @classmethod
+    def kind(cls) -> str:
+        """Return the word for a member of the family, such as recurrence."""
+        return family_of(cls).__name__.lower()
+
+    @classmethod
+    def choices(cls) -> dict[str, type[Self]]:
+        """Return the members that a configuration can hold, by name."""
+        return {name: member for name, member in cls.members.items() if member.configurable}
+
+    @classmethod
+    def find(cls, name: str, field: str | None = None) -> type[Self]:
+        """Return the member of a name; load the plugins that are installed if the name is not known yet."""
+        broken = {} if name in cls.members else load_entry_points()
+        if name not in cls.members:
+            notes = [f"{plugin} cannot be imported ({reason})" for plugin, reason in broken.items()]
+            raise ConfigError("; ".join([str(unknown(field or cls.kind(), name, cls.choices())), *notes]))
+        member = cls.members[name]
+        if "__dataclass_fields__" not in vars(member):
+            raise ConfigError(
+                f"{field or cls.kind()}: {member.__qualname__} in {_place(member)} is no dataclass; write "
+                "@dataclass(frozen=True, kw_only=True) above it"
+            )
+        return member
+
+    @classmethod
+    def named(cls, name: str, field: str | None = None) -> Self:
+        """Return the member of a name with its default settings."""
+        member = cls.find(name, field)
+        if missing := required_fields(member):
+            raise ConfigError(f"{field or cls.kind()}: {name} needs {', '.join(missing)}")
+        return member()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Read a field of the family's type as the member that its `name` says."""
+        if not is_family(cls):
+            return handler(source)
+        from pydantic_core import core_schema
+
+        members = {name: handler.generate_schema(member) for name, member in cls.choices().items()}
+        return core_schema.tagged_union_schema(members, discriminator="name")
+
+
+def families() -> list[type[Component]]:
+    """Return every family that is defined."""
+    return Component.__subclasses__()
+
+
+def is_family(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Component) and "members" in vars(kind)
+
+
+def family_of(member: type[Component]) -> type[Component]:
+    """Return the family that a member, or a family itself, belongs to."""
+    return next(kind for kind in member.__mro__ if is_family(kind))
+
+
+def family_in(annotation: Any) -> type[Component] | None:
+    """Return the family in a field's type: `Task`, or `Task | None`."""
+    if get_origin(annotation) in (Union, UnionType):
+        return next((kind for kind in get_args(annotation) if is_family(kind)), None)
+    return annotation if is_family(annotation) else None
+
+
+def required_fields(member: type) -> list[str]:
+    """Return the names of the settings that have no default."""
+    settings: Any = member
+    return [f.name for f in fields(settings) if f.default is MISSING and f.default_factory is MISSING]
+
+
+def components_in(settings: Any) -> Iterator[Component]:
+    """Yield every component that settings hold, at any depth."""
+    if isinstance(settings, Component):
+        yield settings
+    if is_dataclass(settings) and not isinstance(settings, type):
+        for field in fields(settings):
+            yield from components_in(getattr(settings, field.name))
+    elif isinstance(settings, list | tuple):
+        for item in settings:
+            yield from components_in(item)
+
+
+def members_of_module(module: str) -> list[type[Component]]:
+    """Return the components that a module defines."""
+    return [member for family in families() for member in family.members.values() if member.__module__ == module]
+
+
+def forget_module(module: str) -> None:
+    """Remove the components that a module has defined, before it is executed again."""
+    for member in members_of_module(module):
+        del family_of(member).members[member.name]
+
+
+def define(family: type[Component], name: str, function: Callable[..., Any], **methods: Any) -> None:
+    """Define a member without settings that stands for a function; its docstring is the function's."""
+    body = {
+        "__module__": function.__module__,
+        "__qualname__": function.__qualname__,
+        "__doc__": function.__doc__,
+        "__annotations__": {"name": Literal[name]},
+        "name": name,
+        "function": staticmethod(function),
+        **methods,
+    }
+    dataclass(frozen=True, kw_only=True)(type(function.__name__, (family,), body))
+
+
+def origin_of(member: type) -> str | None:
+    """Return what to import for a component: a module, or the path of a file; None if it is this package's own."""
+    module = member.__module__
+    if module.partition(".")[0] == PACKAGE:
+        return None
+    loaded = sys.modules.get(module)
+    file = getattr(loaded, "__latebloom_file__", None)  # set by plugins.load
+    if file is None and module in ("__main__", "__mp_main__") and getattr(loaded, "__file__", None):
+        file = Path(str(loaded.__file__)).resolve()
+    return module if file is None else str(file)
+
+
+def _place(member: type) -> str:
+    return origin_of(member) or member.__module__
+
+
+@cache
+def load_entry_points() -> dict[str, str]:
+    """Import the modules of all installed plugins, once; return the reason for each that cannot be imported."""
+    broken = {}
+    for entry in entry_points(group=ENTRY_POINTS):
+        try:
+            entry.load()
+        except Exception as error:
+            broken[f"plugin {entry.name} ({entry.value})"] = f"{type(error).__name__}: {error}"
+    return broken

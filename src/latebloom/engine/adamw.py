@@ -1,0 +1,92 @@
+"""AdamW for stacked models: one update of all parameters of all of them, each model with rates of its own.
+
+Shapes: S stacked models, P parameters of a model in one row, G groups: columns of P that share a rate and a count.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """What all models share."""
+
+    betas: tuple[float, float]
+    weight_decay: float
+    epsilon: float = 1e-8
+
+
+def adamw_(
+    settings: AdamW,
+    parameters: Tensor,
+    gradients: Tensor,
+    first: Tensor,
+    second: Tensor,
+    *,
+    ends: tuple[int, ...],
+    scale: Tensor,
+    rates: Tensor,
+    counts: Tensor,
+) -> None:
+    """Move parameters (S, P) and both moments in place.
+
+    `ends` are the columns where the groups end; columns after the last of them are left alone. `scale` (S,) multiplies
+    the gradients, `rates` and `counts` (S, G) are each group's learning rate and the number of its steps, this one
+    included; a group with the count 0 is left alone, its moments too.
+    """
+    beta_first, beta_second = settings.betas
+    rates = torch.where(counts > 0, rates, -1.0)  # how the updates below know a group that is left alone
+    counts = counts.clamp(min=1)
+    corrections = torch.stack([1 - beta_first**counts, (1 - beta_second**counts).sqrt()], dim=-1)  # (S, G, 2)
+    update = _fused if parameters.is_cuda else adamw_loop
+    update(settings, parameters, gradients, first, second, ends, scale, rates, corrections)
+
+
+def adamw_loop(
+    settings: AdamW,
+    parameters: Tensor,
+    gradients: Tensor,
+    first: Tensor,
+    second: Tensor,
+    ends: tuple[int, ...],
+    scale: Tensor,
+    rates: Tensor,
+    corrections: Tensor,
+) -> None:
+    """What the kernel computes, group by group."""
+    beta_first, beta_second = settings.betas
+    start = 0
+    for group, end in enumerate(ends):
+        columns, start = slice(start, end), end
+        rate = rates[:, group, None]
+        moves = rate >= 0
+        gradient = gradients[:, columns] * scale[:, None]
+        mean = torch.lerp(first[:, columns], gradient, 1 - beta_first)
+        square = beta_second * second[:, columns] + (1 - beta_second) * gradient * gradient
+        correction, root = corrections[:, group, 0, None], corrections[:, group, 1, None]
+        decayed = parameters[:, columns] * (1 - rate * settings.weight_decay)
+        moved = decayed - rate / correction * mean / (square.sqrt() / root + settings.epsilon)
+        parameters[:, columns] = torch.where(moves, moved, parameters[:, columns])
+        first[:, columns] = torch.where(moves, mean, first[:, columns])
+        second[:, columns] = torch.where(moves, square, second[:, columns])
+
+
+def _fused(
+    settings: AdamW,
+    parameters: Tensor,
+    gradients: Tensor,
+    first: Tensor,
+    second: Tensor,
+    ends: tuple[int, ...],
+    scale: Tensor,
+    rates: Tensor,
+    corrections: Tensor,
+) -> None:
+    from latebloom.engine import adamw_triton
+
+    adamw_triton.update(
+        settings.betas, settings.weight_decay, settings.epsilon, parameters, gradients, first, second, ends, scale,
+        rates, corrections,
+    )  # fmt: skip

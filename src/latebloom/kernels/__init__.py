@@ -1,1 +1,0 @@
-"""Fast paths beside the plain ones that say what they compute."""

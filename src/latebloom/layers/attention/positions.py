@@ -1,0 +1,49 @@
+"""The family of positions: how attention knows where a token stands.
+
+Positions are one file with two classes (`rotary.py` is an example): the settings, a dataclass below `Positions` whose
+`build` makes the layer, and the layer, a module below `PositionLayer`.
+
+Shapes: B sequences, T tokens, D width, H heads, E = D / H features per head.
+"""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from latebloom.components import Component
+from latebloom.layers.stacking import Stacking
+
+
+class PositionLayer(nn.Module):
+    """Acts on the inputs of attention, or on its queries and keys. This one does neither."""
+
+    rotates: ClassVar[bool] = False
+    """Whether `queries_keys` does anything."""
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Return the inputs (B, T, D) from which queries, keys and values are projected."""
+        return x
+
+    def queries_keys(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the queries and keys (B, H, T, E) that are compared."""
+        return q, k
+
+
+class Positions(Component, ABC):
+    """Settings of the positions."""
+
+    stacking: ClassVar[Stacking] = "vmap"
+    """How the layer runs in a stack of models: `vmap` or `none`."""
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The largest number of tokens that the positions cover; None if there is no limit."""
+        return None
+
+    @abstractmethod
+    def build(self, width: int, heads: int) -> PositionLayer:
+        """Make a layer for attention of width D with H heads."""
+
+    def check(self, width: int, heads: int) -> None:
+        """Raise a ConfigError if there are no such positions for this width and number of heads."""

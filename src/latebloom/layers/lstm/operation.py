@@ -1,0 +1,171 @@
+"""The LSTM as an operation: the reference loop, the library's kernels for one model, and the fused kernel for many.
+
+Shapes: S stacked models, B sequences, T tokens, D width. Gates are in torch's order: input, forget, cell, output.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from latebloom.layers.precision import product_precision
+from latebloom.layers.stacking import stackable
+
+
+class Weights(NamedTuple):
+    """The parameters of an LSTM, in torch's order."""
+
+    input: Tensor
+    """(4D, D)"""
+    hidden: Tensor
+    """(4D, D)"""
+    input_bias: Tensor
+    """(4D,)"""
+    hidden_bias: Tensor
+    """(4D,)"""
+
+
+Outcome = tuple[Tensor, Tensor, Tensor]
+"""Outputs (B, T, D), and the hidden state and the cell state after the last token, each (B, D)."""
+
+
+def lstm_loop(x: Tensor, weights: Weights, hidden: Tensor, cell: Tensor, noise: Tensor | None = None) -> Outcome:
+    """Compute an LSTM token by token, with noise (B, T, D) added to the cell state: the specification of the others.
+
+    All tensors may have a leading axis of stacked models.
+    """
+    outputs = []
+    bias = (weights.input_bias + weights.hidden_bias)[..., None, :]
+    for t in range(x.shape[-2]):
+        gates = x[..., t, :] @ weights.input.mT + hidden @ weights.hidden.mT + bias
+        input_gate, forget_gate, cell_gate, output_gate = gates.chunk(4, dim=-1)
+        cell = forget_gate.sigmoid() * cell + input_gate.sigmoid() * cell_gate.tanh()
+        if noise is not None:
+            cell = cell + noise[..., t, :]
+        hidden = output_gate.sigmoid() * cell.tanh()
+        outputs.append(hidden)
+    return torch.stack(outputs, dim=-2), hidden, cell
+
+
+def _single(x: Tensor, *rest: Any) -> Outcome:
+    *weights, hidden, cell, noise = rest
+    if noise is None:
+        return _library(x, weights, hidden, cell)
+    if uses_fused_kernel(x):  # the library has no noise, so one model is computed as a stack of one
+        # The axis is added after the sum. With a view of each bias, autograd would give both gradients the same
+        # memory, and clipping gradients in place would scale it twice.
+        bias = weights[2] + weights[3]
+        alone = (part[None] for part in (x, *weights[:2], bias, hidden, cell, noise))
+        outputs, cells = _Fused.apply(*alone)
+        return outputs[0], outputs[0, :, -1], cells[0, :, -1]
+    return lstm_loop(x, Weights(*weights), hidden, cell, noise)
+
+
+def _library(x: Tensor, weights: list[Tensor], hidden: Tensor, cell: Tensor) -> Outcome:
+    outputs, hidden, cell = torch.lstm(
+        x, (hidden[None], cell[None]), weights, True, 1, 0.0, torch.is_grad_enabled(), False, True
+    )
+    return outputs, hidden[0], cell[0]
+
+
+def _stacked(x: Tensor, *rest: Any) -> Outcome:
+    *weights, hidden, cell, noise = rest
+    return stacked_lstm(x, Weights(*weights), hidden, cell, noise)
+
+
+_lstm = stackable(_single, _stacked)
+
+
+def lstm(x: Tensor, weights: Weights, hidden: Tensor, cell: Tensor, noise: Tensor | None = None) -> Outcome:
+    """Compute what `lstm_loop` computes: with oneDNN or cuDNN for one model without noise, and with the fused kernel
+    for stacked models on a GPU and for one model with noise."""
+    return _lstm(x, *weights, hidden, cell, noise)
+
+
+def stacked_lstm(x: Tensor, weights: Weights, hidden: Tensor, cell: Tensor, noise: Tensor | None = None) -> Outcome:
+    """`lstm` for S models: x (S, B, T, D), weights with an axis S, states (S, B, D)."""
+    if uses_fused_kernel(x):
+        return fused_lstm(x, weights, hidden, cell, noise)
+    noises = [None] * len(x) if noise is None else noise
+    each = [_single(*parts) for parts in zip(x, *weights, hidden, cell, noises, strict=True)]
+    outputs, hiddens, cells = zip(*each, strict=True)
+    return torch.stack(outputs), torch.stack(hiddens), torch.stack(cells)
+
+
+def uses_fused_kernel(x: Tensor) -> bool:
+    """Return whether the fused kernel supports this input: float32 on a GPU, of a width that its tiles divide."""
+    return x.is_cuda and x.dtype == torch.float32 and x.shape[-1] % 16 == 0 and x.shape[-1] <= MAX_WIDTH
+
+
+MAX_WIDTH = 256
+"""Beyond this width one model fills a GPU with the library's kernels."""
+
+
+def fused_lstm(x: Tensor, weights: Weights, hidden: Tensor, cell: Tensor, noise: Tensor | None = None) -> Outcome:
+    """Compute `stacked_lstm` with the Triton kernels: one launch for all models and tokens, in each direction."""
+    bias = weights.input_bias + weights.hidden_bias
+    outputs, cells = _Fused.apply(x, weights.input, weights.hidden, bias, hidden, cell, noise)
+    return outputs, outputs[:, :, -1], cells[:, :, -1]
+
+
+class _Fused(torch.autograd.Function):
+    """The input projection is one batched product; the kernels do the rest, token by token."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        input_weight: Tensor,
+        hidden_weight: Tensor,
+        bias: Tensor,
+        hidden: Tensor,
+        cell: Tensor,
+        noise: Tensor | None,
+    ) -> Any:
+        models, batch, tokens, width = x.shape
+        precision = product_precision()
+        # In bf16, what is saved for the backward pass takes half of the memory and bandwidth.
+        x = x.contiguous().to(torch.bfloat16 if precision == "bf16" else x.dtype)
+        input_weight = input_weight.to(x.dtype)
+        hidden_weight = hidden_weight if hidden_weight[0].is_contiguous() else hidden_weight.contiguous()
+        gates = torch.bmm(x.view(models, batch * tokens, width), input_weight.mT).view(models, batch, tokens, 4 * width)
+        keep = any(ctx.needs_input_grad)
+        outputs, before, cells = _kernels(width).forward(
+            gates, hidden_weight, bias, hidden, cell, noise, precision, keep
+        )
+        if keep:
+            ctx.save_for_backward(x, input_weight, hidden_weight, cell, gates, before, cells)
+        ctx.precision = precision
+        ctx.set_materialize_grads(False)  # in training the cell states have no gradient
+        return outputs, cells
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        x, input_weight, hidden_weight, cell, gates, before, cells = ctx.saved_tensors
+        d_outputs, d_cells = grads
+        d_outputs = torch.zeros_like(cells) if d_outputs is None else d_outputs.contiguous()
+        d_cells = None if d_cells is None else d_cells.contiguous()
+        # The activated gates are overwritten with their gradients, so a graph supports one backward pass.
+        d_bias, d_hidden, d_cell = _kernels(cells.shape[-1]).backward(
+            gates, d_outputs, d_cells, hidden_weight, cell, cells, ctx.precision
+        )
+        models, batch, tokens, width = x.shape
+        flat = gates.view(models, batch * tokens, 4 * width)
+        d_x = _exact_bmm(flat, input_weight).view_as(x)
+        d_input_weight = _exact_bmm(flat.mT, x.view(models, batch * tokens, width))
+        d_hidden_weight = _exact_bmm(flat.mT, before.view(models, batch * tokens, width))
+        return d_x, d_input_weight, d_hidden_weight, d_bias, d_hidden, d_cell, None
+
+
+def _exact_bmm(a: Tensor, b: Tensor) -> Tensor:
+    """Return a batched product in float32, whatever the dtype of its factors."""
+    if a.dtype == torch.float32:
+        return torch.bmm(a, b)
+    return torch.bmm(a, b, out_dtype=torch.float32) if a.is_cuda else torch.bmm(a.float(), b.float())
+
+
+def _kernels(width: int) -> Any:
+    """Return the module with the kernels for a width; the narrow ones hold the recurrent weights on the chip."""
+    from latebloom.layers.lstm import lstm_triton, lstm_wide_triton
+
+    return lstm_triton if width <= lstm_triton.MAX_WIDTH else lstm_wide_triton

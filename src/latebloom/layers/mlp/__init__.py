@@ -1,0 +1,5 @@
+"""Linear map and MLP."""
+
+from latebloom.layers.mlp.mlp import MLP, Linear
+
+__all__ = ["MLP", "Linear"]

@@ -1,0 +1,105 @@
+"""Counter-based random numbers: each is a pure function of the place where it is used.
+
+The numbers of a stateful generator depend on everything drawn before. Here every number is a hash of (seed, split,
+index, row, stream, position), so any batch can be made alone, in any order, on any device, and a hundred seeds draw
+theirs in one call. The hash is the finalizer of splitmix64. All arithmetic is on int64 tensors, where overflow wraps on
+CPU and CUDA alike.
+
+Shapes: S stacked streams, B rows, N numbers per row.
+"""
+
+import torch
+from torch import Tensor
+
+from latebloom.layers.stacking import stackable
+
+_WORD = (1 << 64) - 1
+_GAMMA = 0x9E3779B97F4A7C15
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
+
+
+def _signed(word: int) -> int:
+    """Return the int64 with the same 64 bits; torch has no unsigned arithmetic."""
+    word &= _WORD
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _mix_int(word: int) -> int:
+    word &= _WORD
+    word = ((word ^ (word >> 30)) * _FIRST) & _WORD
+    word = ((word ^ (word >> 27)) * _SECOND) & _WORD
+    return word ^ (word >> 31)
+
+
+def _mix_tensor(words: Tensor) -> Tensor:
+    def shifted(x: Tensor, bits: int) -> Tensor:
+        return (x >> bits) & ((1 << (64 - bits)) - 1)  # torch shifts int64 with its sign; the mask drops it
+
+    words = (words ^ shifted(words, 30)) * _signed(_FIRST)
+    words = (words ^ shifted(words, 27)) * _signed(_SECOND)
+    return words ^ shifted(words, 31)
+
+
+def fold(*parts: int | Tensor) -> int | Tensor:
+    """Return one key from several numbers. It is an int if all of them are, and a tensor if one of them is."""
+    key: int | Tensor = 0
+    for part in parts:
+        spread = key * _signed(_GAMMA) if isinstance(key, Tensor) else _signed(key * _GAMMA)
+        total = spread + part + 1
+        key = _mix_tensor(total) if isinstance(total, Tensor) else _mix_int(total)
+    return key
+
+
+def bounded_int(key: int, bound: int) -> int:
+    """Return an integer in [0, bound) from a key on the host."""
+    return ((_mix_int(key) >> 33) * bound) >> 31
+
+
+def words(key: int | Tensor, rows: Tensor, stream: int, count: int) -> Tensor:
+    """Return hash words (B, N) for the rows (B,); a row has the same words in every batch."""
+    offset = _signed(_mix_int(stream + 1))
+    if isinstance(key, Tensor) and key.is_cuda:
+        return fused_words(key, rows, offset, count)
+    key = _signed(key) if isinstance(key, int) else key
+    row_keys = _mix_tensor(key + (rows + 1) * _signed(_GAMMA))
+    columns = torch.arange(1, count + 1, device=rows.device, dtype=torch.int64)
+    return _mix_tensor(row_keys[:, None] + offset + columns * _signed(_GAMMA))
+
+
+def integers(key: int | Tensor, rows: Tensor, stream: int, count: int, bound: int) -> Tensor:
+    """Return integers (B, N) in [0, bound), uniform up to bound / 2^31."""
+    top = (words(key, rows, stream, count) >> 33) & ((1 << 31) - 1)
+    return (top * bound) >> 31
+
+
+def distinct(key: int | Tensor, rows: Tensor, stream: int, count: int, bound: int) -> Tensor:
+    """Return distinct integers (B, N) in [0, bound): the first N of a random permutation."""
+    if isinstance(key, Tensor) and key.is_cuda and count <= FEW:
+        return fused_distinct(key, rows, _signed(_mix_int(stream + 1)), count, bound)
+    return words(key, rows, stream, bound).argsort(dim=1, stable=True)[:, :count]
+
+
+FEW = 64
+"""Up to this many numbers, finding the smallest ones in turn is faster than sorting them all."""
+
+
+def _stacked_words(key: Tensor, rows: Tensor, offset: int, count: int) -> Tensor:
+    from latebloom.tasks import random_triton
+
+    return random_triton.words(key.contiguous(), rows[0].contiguous(), offset, count)
+
+
+def _stacked_distinct(key: Tensor, rows: Tensor, offset: int, count: int, bound: int) -> Tensor:
+    from latebloom.tasks import random_triton
+
+    return random_triton.distinct(key.contiguous(), rows[0].contiguous(), offset, count, bound)
+
+
+fused_words = stackable(lambda key, rows, *rest: _stacked_words(key[None], rows[None], *rest)[0], _stacked_words)
+"""`words` on a GPU: (B, N) for a key () and rows (B,), which stacked streams share."""
+
+fused_distinct = stackable(
+    lambda key, rows, *rest: _stacked_distinct(key[None], rows[None], *rest)[0], _stacked_distinct
+)
+"""`distinct` on a GPU."""

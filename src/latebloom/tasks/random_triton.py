@@ -1,0 +1,68 @@
+"""The counter-based random numbers on a GPU: one launch where the plain form takes a dozen.
+
+Shapes: S stacked streams, B rows, N numbers per row.
+"""
+
+# A kernel is compiled, not run as Python: its constants are plain numbers, and branches on them are resolved.
+# pyright: reportArgumentType=false, reportCallIssue=false, reportPossiblyUnboundVariable=false
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 256
+
+
+@triton.jit
+def _mix(word):
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB
+    return word ^ (word >> 31)
+
+
+@triton.jit
+def _hash(keys, rows, program, rows_in_all, offset, columns):
+    key = tl.load(keys + program // rows_in_all).to(tl.uint64, bitcast=True)
+    row = tl.load(rows + program % rows_in_all).to(tl.uint64, bitcast=True)
+    row_key = _mix(key + (row + 1) * 0x9E3779B97F4A7C15)
+    return _mix(row_key + offset.to(tl.uint64, bitcast=True) + (columns + 1).to(tl.uint64) * 0x9E3779B97F4A7C15)
+
+
+@triton.jit
+def _words_kernel(keys, rows, words, rows_in_all, count, offset, BLOCK: tl.constexpr):
+    program = tl.program_id(0)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    word = _hash(keys, rows, program, rows_in_all, offset, columns)
+    tl.store(words + program.to(tl.int64) * count + columns, word.to(tl.int64, bitcast=True), columns < count)
+
+
+@triton.jit
+def _distinct_kernel(keys, rows, chosen, rows_in_all, count, bound, offset, BLOCK: tl.constexpr):
+    program = tl.program_id(0)
+    columns = tl.arange(0, BLOCK)
+    last = 0x7FFFFFFFFFFFFFFF
+    word = _hash(keys, rows, program, rows_in_all, offset, columns).to(tl.int64, bitcast=True)
+    word = tl.where(columns < bound, word, last)
+    for place in range(count):
+        least = tl.argmin(word, 0, tie_break_left=True)
+        tl.store(chosen + program.to(tl.int64) * count + place, least.to(tl.int64))
+        word = tl.where(columns == least, last, word)
+
+
+def words(keys: Tensor, rows: Tensor, offset: int, count: int) -> Tensor:
+    """Return hash words (S, B, N) for keys (S,) and rows (B,)."""
+    out = torch.empty(keys.shape[0], rows.shape[0], count, dtype=torch.int64, device=rows.device)
+    block = min(BLOCK, triton.next_power_of_2(count))
+    grid = (keys.shape[0] * rows.shape[0], triton.cdiv(count, block))
+    _words_kernel[grid](keys, rows, out, rows.shape[0], count, offset, BLOCK=block, num_warps=1)
+    return out
+
+
+def distinct(keys: Tensor, rows: Tensor, offset: int, count: int, bound: int) -> Tensor:
+    """Return the columns (S, B, N) of the smallest N of `bound` words, in order: the start of their stable sort."""
+    out = torch.empty(keys.shape[0], rows.shape[0], count, dtype=torch.int64, device=rows.device)
+    block = triton.next_power_of_2(bound)
+    grid = (keys.shape[0] * rows.shape[0],)
+    _distinct_kernel[grid](keys, rows, out, rows.shape[0], count, bound, offset, BLOCK=block, num_warps=1)
+    return out

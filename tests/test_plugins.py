@@ -1,0 +1,280 @@
+"""Components of a user's own, in files and modules: known to every command and every process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from latebloom import load_config, plugins, recipe
+from latebloom.config import config_from
+from latebloom.errors import ConfigError
+from latebloom.layers.recurrence import Recurrence
+from latebloom.tasks import Task
+
+COMPONENTS = '''
+"""A task and a recurrence of one's own."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import nn
+
+from latebloom.layers.recurrence import Recurrence, RecurrentLayer
+from latebloom.tasks import Batch, Task
+from latebloom.tasks.random import integers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parity(Task):
+    """Bits, then a marker; the answer is their parity."""
+
+    answers: ClassVar = ("parity",)
+    state_answer: ClassVar = "parity"
+    name: Literal["parity"] = "parity"
+
+    @property
+    def vocabulary_size(self):
+        return 3
+
+    @property
+    def chance(self):
+        return {"parity": 0.5}
+
+    def token_count(self, length):
+        return length + 1
+
+    def spell(self, token):
+        return "01="[token]
+
+    def draw(self, key, rows, length):
+        bits = integers(key, rows, 0, length, 2)
+        marker = torch.full((len(rows), 1), 2, device=rows.device)
+        return Batch(
+            torch.cat([bits, marker], dim=1),
+            torch.full_like(marker, length),
+            bits.sum(dim=1, keepdim=True) % 2,
+            {"parity": slice(0, 1)},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRU(Recurrence):
+    """A gated recurrent unit."""
+
+    name: Literal["gru"] = "gru"
+
+    def build(self, width):
+        return GRULayer(width)
+
+    def state_size(self, width):
+        return width
+
+
+class GRULayer(RecurrentLayer):
+    def __init__(self, width):
+        super().__init__()
+        self.gru = nn.GRU(width, width, batch_first=True)
+
+    def forward(self, x, state=None, noise=None):
+        return self.gru(x, state)
+'''
+STUDY = '''
+
+from latebloom import Delay, Evaluating, Phase, RunConfig, Training, at_step, hybrid
+from latebloom.studies.plan import Arm, Plan, study
+
+
+def config(steps):
+    phase = Phase(warmup=2, batch_size=8)
+    return RunConfig(
+        task=Parity(),
+        model=hybrid(width=8, blocks=1, heads=2, recurrence="gru"),
+        training=Training(length=4, steps=steps, delayed=phase, full=phase, log_every=5, checkpoint_every=5),
+        evaluation=Evaluating(multiples=(1, 2), sequences=16),
+    )
+
+
+@study("mine")
+def mine(scale):
+    """Whether a GRU tracks parity."""
+    from dataclasses import replace
+
+    joint = config(STEPS)
+    return Plan([Arm("joint", joint), Arm("dat", replace(joint, delay=Delay(until=at_step(5))))], seeds=range(2))
+'''
+
+
+def command(*words: str, cwd: Path, check: bool = True) -> str:
+    """What a command prints, run as a user runs it, without this repository on the path of its modules."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "latebloom", *words], cwd=cwd, capture_output=True, text=True, timeout=250
+    )
+    assert not check or ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout + ran.stderr
+
+
+def write_study(folder: Path, steps: int = 12) -> Path:
+    file = folder / "mystudy.py"
+    file.write_text(COMPONENTS + STUDY.replace("STEPS", str(steps)))
+    return file
+
+
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory) -> Path:
+    """A folder in which a study file with its own task and recurrence was run on two processes."""
+    folder = tmp_path_factory.mktemp("studied")
+    write_study(folder)
+    (folder / "elsewhere").mkdir()
+    words = ("study", "../mystudy.py", "--scale", "tiny", "--out", "out", "--workers", "2", "--device", "cpu")
+    said = command(*words, cwd=folder / "elsewhere")
+    assert "Page:" in said
+    return folder
+
+
+def test_a_study_file_brings_its_own_task_and_recurrence_to_its_worker_processes(studied):
+    run = studied / "elsewhere" / "out" / "parity" / "dat" / "seed-1"
+    written = json.loads((run / "config.json").read_text())
+    assert written["imports"] == [str(studied / "mystudy.py")]
+    assert (written["task"], written["model"]["recurrence"]) == ({"name": "parity"}, {"name": "gru"})
+    assert json.loads((run / "model" / "config.json").read_text())["imports"] == [str(studied / "mystudy.py")]
+
+
+def test_its_runs_can_be_evaluated_inspected_and_reported_from_anywhere(studied, tmp_path):
+    run = studied / "elsewhere" / "out" / "parity" / "joint" / "seed-0"
+    assert "parity" in command("evaluate", str(run), "--lengths", "4,6", "--json", "numbers.json", cwd=tmp_path)
+    assert "GRULayer" in command("inspect", str(run), "--no-horizon", cwd=tmp_path)
+    assert "GRULayer" in command("inspect", str(run / "model"), "--no-horizon", cwd=tmp_path)
+    command("report", str(run.parents[2]), "--out", "report", cwd=tmp_path)
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "mystudy.py" in page  # in the command that repeats a run
+
+
+def test_the_command_that_repeats_a_run_repeats_it(studied, tmp_path):
+    from latebloom.results.collect import repeat_command
+
+    run = studied / "elsewhere" / "out" / "parity" / "joint" / "seed-0"
+    line = repeat_command(load_config(run / "config.json"), "cpu").replace(
+        "latebloom train", f"{sys.executable} -m latebloom train"
+    )
+    subprocess.run(["bash", "-c", f"{line} --out again"], cwd=tmp_path, check=True, capture_output=True, timeout=250)
+    again, first = (json.loads((place / "evaluation.json").read_text()) for place in (tmp_path / "again", run))
+    assert again == first
+
+
+def test_a_study_that_is_killed_goes_on(tmp_path):
+    write_study(tmp_path, steps=400)
+    words = ["study", "mystudy.py", "--scale", "tiny", "--out", "out", "--workers", "2", "--device", "cpu"]
+    process = subprocess.Popen([sys.executable, "-m", "latebloom", *words], cwd=tmp_path, start_new_session=True,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    while not list(tmp_path.glob("out/parity/*/seed-*/checkpoints/step-*")):
+        time.sleep(0.05)
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    interrupted = [folder.parent for folder in tmp_path.glob("out/parity/*/seed-*/checkpoints")]
+    assert any(not (run / "result.json").exists() for run in interrupted)
+    command(*words, cwd=tmp_path)
+    resumed = [json.loads((run / "environment.json").read_text())["resumed"] for run in interrupted]
+    assert any(resumed)
+    assert len(list(tmp_path.glob("out/parity/*/seed-*/result.json"))) == 4
+
+
+def test_a_run_whose_file_has_moved_says_what_to_import(studied, tmp_path):
+    run = json.loads((studied / "elsewhere" / "out" / "parity" / "joint" / "seed-0" / "config.json").read_text())
+    run["imports"] = ["/nowhere/mystudy.py"]
+    (tmp_path / "config.json").write_text(json.dumps(run))
+    said = command("train", "--config", "config.json", "--out", "run", cwd=tmp_path, check=False)
+    assert said.strip() == (
+        "latebloom: task.name: 'parity' is not known; choices: composite, modular_sum, recall; the file "
+        "/nowhere/mystudy.py that defines it is not here; give --import with where it is now"
+    )
+    moved = str(studied / "mystudy.py")
+    command("train", "--config", "config.json", "--out", "run", "--device", "cpu", "--import", moved, cwd=tmp_path)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["imports"] == [moved]
+
+
+def test_a_module_is_imported_by_name_and_listed(tmp_path):
+    (tmp_path / "my_parts.py").write_text(COMPONENTS)
+    listed = command("list", "--import", "my_parts", cwd=tmp_path)
+    assert "parity" in listed
+    assert "gru" in listed
+
+
+# Within this process.
+
+
+def test_a_file_that_is_loaded_twice_is_one_module_and_a_changed_one_is_read_again(tmp_path):
+    file = tmp_path / "parts.py"
+    file.write_text(COMPONENTS)
+    module = plugins.load(str(file))
+    assert plugins.load(str(file)) is module
+    assert Task.find("parity") is module.Parity
+    file.write_text(COMPONENTS.replace('"parity"', '"parity2"'))
+    assert plugins.load(str(file)) is not module
+    assert "parity" not in Task.members
+    assert "parity2" in Task.members
+
+
+def test_two_files_that_define_one_name_are_told_apart(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.py").write_text(COMPONENTS)
+    plugins.load(str(tmp_path / "one.py"))
+    with pytest.raises(
+        ConfigError, match=r"--import: .*two.py, line \d+: task: 'parity' is defined twice.*one.py.*two.py"
+    ):
+        plugins.load(str(tmp_path / "two.py"))
+
+
+def test_imports_are_recorded_and_no_part_of_the_hash(tmp_path):
+    file = tmp_path / "parts.py"
+    file.write_text(COMPONENTS)
+    plugins.load(str(file))
+    data = recipe("demo-joint").to_json()
+    assert "imports" not in data
+    data["model"]["recurrence"] = "gru"
+    config = config_from(data)
+    assert config.imports == ()
+    assert config.to_json()["imports"] == [str(file)]
+    again = config_from(json.loads(json.dumps(config.to_json())))
+    assert again == config
+    assert again.hash == config.hash
+    assert again.imports == (str(file),)
+
+
+def test_a_file_that_was_sent_from_another_machine_keeps_its_path(tmp_path):
+    plugins.receive_sources({"/over/there/parts.py": COMPONENTS.encode()})
+    data = recipe("demo-joint").to_json() | {"imports": ["/over/there/parts.py"]}
+    data["model"]["recurrence"] = "gru"
+    config = config_from(data)
+    assert config.to_json()["imports"] == ["/over/there/parts.py"]
+    assert "gru" in Recurrence.members
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1 / 0", "parts.py, line 1: ZeroDivisionError: division by zero"),
+        ("import nothing_of_the_kind", "parts.py, line 1: ModuleNotFoundError: No module named 'nothing_of_the_kind'"),
+    ],
+)
+def test_a_mistake_in_a_file_is_one_sentence(tmp_path, text, said):
+    (tmp_path / "parts.py").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        plugins.load(str(tmp_path / "parts.py"))
+    with pytest.raises(ConfigError, match=said):
+        config_from({"imports": [str(tmp_path / "parts.py")]})
+
+
+def test_what_is_not_there_is_one_sentence():
+    with pytest.raises(ConfigError, match="--import: there is no module 'nothing_of_the_kind'; give one that can be"):
+        plugins.load_words(["list", "--import", "nothing_of_the_kind"])
+    with pytest.raises(ConfigError, match=r"--import: there is no file none\.py"):
+        plugins.load_words(["list", "--import=none.py"])
+    with pytest.raises(ConfigError, match="--import: give a module or a Python file"):
+        plugins.load_words(["list", "--import"])
