@@ -1,14 +1,14 @@
-"""The tables of docs/performance.md, from the benchmarks in results/.
+"""Write the tables of docs/performance.md from the benchmarks in results/.
 
 python docs/performance_tables.py            write them
-python docs/performance_tables.py --check    fail if the page says something else (a test does this)
+python docs/performance_tables.py --check    fail if the page does not agree with results/ (a test does this)
 """
 
 import json
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -16,202 +16,187 @@ from scipy.stats import bootstrap
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "performance.md"
-WANTED = {  # what the figure is, what it must be, what we aim at
-    "seed_steps_per_second": ("seed-steps a second, stacked", 10_000, 20_000),
+TARGETS = {  # label, target, stretch target
+    "seed_steps_per_second": ("steps per second, summed over stacked runs", 10_000, 20_000),
     "ratio_to_eager": ("ratio to an eager single run", 30, 50),
     "ratio_to_captured": ("ratio to a captured single run", 8, 15),
-    "price_of_64_seeds": ("64 seeds cost, in single captured steps", 6, 3),
-    "fused_lstm_ratio": ("fused LSTM against 64 captured cuDNN calls, width 64", 8, 20),
+    "price_of_64_seeds": ("time of a step of 64 runs, in steps of a captured single run (at most)", 6, 3),
+    "fused_lstm_ratio": ("fused LSTM, ratio to 64 captured cuDNN calls, width 64", 8, 20),
     "fused_lstm_ratio_128": ("the same, width 128", 8, 20),
-    "hundred_seed_minutes": ("100 seeds x 10,000 steps, both ways, tested to 16x, in minutes", 5, 2),
+    "hundred_seed_minutes": ("minutes for 100 seeds x 10,000 steps, joint and delayed, tested to 16x (at most)", 5, 2),
 }
-LESS_IS_BETTER = {"price_of_64_seeds", "hundred_seed_minutes"}
-
-
-def read(name: str) -> dict[str, Any]:
-    return json.loads((ROOT / "results" / name).read_text())
-
-
-def headline() -> str:
-    report = read("bench-h200.json")
-    lines = ["| figure | seen | must | aim |", "|---|---|---|---|"]
-    for name, (label, must, aim) in WANTED.items():
-        value = report[name]
-        better = (lambda a, b: a <= b) if name in LESS_IS_BETTER else (lambda a, b: a >= b)
-        reached = "aim reached" if better(value, aim) else "reached" if better(value, must) else "**not reached**"
-        shown = f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-        lines.append(f"| {label} | {shown} ({reached}) | {must:,} | {aim:,} |")
-    where = report["environment"]
-    command = " ".join(["latebloom", *where["command"][1:]])
-    lines += [
-        "",
-        f"{where['accelerator']}, torch {where['torch']}, Triton {where['triton']}, Python {where['python']}, "
-        f"products in {report['precision']}, commit {where['commit'][:12]}; `{command}`.",
-    ]
-    return "\n".join(lines)
-
-
-def arms() -> str:
-    report = read("bench-h200.json")
-    lines = [
-        "| arm | step, ms: least (median) | seed-steps a second | of the product peak | cold start, s | memory, MB |",
-        "|---|---|---|---|---|---|",
-    ]
-    lstms = {name: arm for figures in report["fused_lstm"].values() for name, arm in figures["arms"].items()}
-    for name, arm in {**report["arms"], **lstms}.items():
-        share = f"{arm['share_of_peak']:.1%}" if "share_of_peak" in arm else ""
-        times = f"{arm['step_ms']['minimum']:.3f} ({arm['step_ms']['median']:.3f})"
-        lines.append(
-            f"| {name} | {times} | {arm['seed_steps_per_second']:,.0f} | {share} | {arm['cold_seconds']:.1f} | "
-            f"{arm['peak_memory_mb']:,.0f} |"
-        )
-    lines += ["", f"The product peak is {report['product_peak_tflops']:.0f} TFLOP/s, measured in the same run."]
-    return "\n".join(lines)
-
-
-def growth() -> str:
-    lines = [
-        "| runs | width | tokens | step, ms | seed-steps a second | of the product peak | peak memory, MB |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in read("bench-h200.json")["growth"]:
-        lines.append(
-            f"| {row['runs']} | {row['width']} | {row['tokens']} | {row['step_ms']['minimum']:.2f} | "
-            f"{row['seed_steps_per_second']:,.0f} | {row['share_of_peak']:.1%} | {row['peak_memory_mb']:,.0f} |"
-        )
-    return "\n".join(lines)
-
-
-def study() -> str:
-    found = read("bench-h200.json")["hundred_seed_study"]
-    multiples = list(next(iter(found["mean_accuracy"].values())))
-    lines = [
-        f"| {found['seeds']} seeds x {found['steps']:,} steps | seconds | " + " | ".join(multiples) + " |",
-        "|---|---|" + "---|" * len(multiples),
-    ]
-    for name, row in found["mean_accuracy"].items():
-        cells = " | ".join(f"{row[multiple]:.3f}" for multiple in multiples)
-        lines.append(f"| {name} | {found['seconds'][name]:.0f} | {cells} |")
-    return "\n".join(lines)
-
-
-def precisions() -> str:
-    """Accuracy at each length in every precision, over the same seeds, and how far each is from float32's."""
-    runs = {mode: read(f"precision-{mode}.json")["runs"] for mode in ("float32", "tf32", "bf16")}
-    by_seed = {
-        mode: {run["seed"]: {row["length"]: row["accuracy"] for row in run["evaluation"]["lengths"]} for run in rows}
-        for mode, rows in runs.items()
-    }
-    seeds = sorted(by_seed["float32"])
-    assert all(sorted(each) == seeds for each in by_seed.values())
-    start = runs["tf32"][0]["evaluation"]["training_length"]
-    lines = [
-        "| length | float32 | tf32 | bf16 | tf32 - float32, seed by seed [95%] | bf16 - float32 [95%] |",
-        "|---|---|---|---|---|---|",
-    ]
-    for length in by_seed["tf32"][seeds[0]]:
-        exact, *rounded = (np.array([each[seed][length] for seed in seeds]) for each in by_seed.values())
-        means = " | ".join(f"{mean(one):.3f}" for one in (exact, *rounded))
-        gaps = " | ".join(_interval(one - exact) for one in rounded)
-        lines.append(f"| {length / start:g}x | {means} | {gaps} |")
-    held = ", ".join(f"{sum(run['reach'] >= 3 for run in rows)} in {mode}" for mode, rows in runs.items())
-    lines += ["", f"Seeds with a reach of 3 or more, of {len(seeds)}: {held}."]
-    return "\n".join(lines)
-
-
-def bf16() -> str:
-    """What bf16 gains, in steps and in the LSTM alone."""
-    two, one = read("bench-h200.json"), read("bench-h200-bf16.json")
-
-    def milliseconds(report: dict[str, Any], group: str, arm: str) -> float:
-        arms = report["arms"] if group == "" else report["fused_lstm"][group]["arms"]
-        return arms[arm]["step_ms"]["minimum"]
-
-    lines = ["| milliseconds | tf32 | bf16 |", "|---|---|---|"]
-    for label, group, arm in (
-        ("step of 64 stacked runs", "", "64 stacked runs"),
-        ("step of 256 stacked runs", "", "256 stacked runs"),
-        ("the fused LSTM, 64 models, width 64", "64", "the fused LSTM, captured, width 64"),
-        ("the same, width 128", "128", "the fused LSTM, captured, width 128"),
-    ):
-        lines.append(f"| {label} | {milliseconds(two, group, arm):.2f} | {milliseconds(one, group, arm):.2f} |")
-    narrow, wide = (one[name] for name in ("fused_lstm_ratio", "fused_lstm_ratio_128"))
-    lines += ["", f"Captured cuDNN calls (tf32) take {narrow:.1f} times as long as that, at width 128 {wide:.1f}."]
-    return "\n".join(lines)
-
-
-def _interval(gaps: np.ndarray) -> str:
-    if not gaps.any():
-        return "+0.000"
-    interval = bootstrap((gaps,), np.mean, rng=np.random.default_rng(0)).confidence_interval
-    return f"{gaps.mean():+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
-
-
-CPU_WANTED = {  # what is told, the smallest that will do
-    "processes_over_threads": ("a process a core, against one process with all threads", 1.3),
+CPU_TARGETS = {  # label, target
+    "processes_over_threads": ("one process per core, ratio to one process with all threads", 1.3),
     "64": ("share of the machine's own sgemm peak, width 64", 0.50),
     "128": ("the same, width 128", 0.70),
 }
 
 
-def cpu() -> str:
-    """The figures of a CPU, the median of five turns and the best."""
-    report = read("bench-cpu.json")
-    lines = ["| figure | median (best turn) | must |", "|---|---|---|"]
-    for name, (label, must) in CPU_WANTED.items():
-        seen = report.get(name) or report["share_of_peak"][name]
-        shown = "{:.0%}" if must < 1 else "{:.2f}"
-        told = f"{shown.format(seen['median'])} ({shown.format(seen['maximum'])})"
-        verdict = "reached" if seen["median"] >= must else "**not reached**"
-        lines.append(f"| {label} | {told}, {verdict} | {shown.format(must)} |")
-    lines.append(f"| a run's step, against one with a textbook LSTM | {report['ratio_to_textbook']:.2f} | |")
-    for name, ratio in report["ratio_to_peers"].items():
-        lines.append(f"| an LSTM layer, forward and back, against that of {name} | {ratio:.2f} | |")
-    before = read("bench-cpu-before.json")
-    lines += ["", "| steps a second | median (best turn) | before memory was kept |", "|---|---|---|"]
-    for name, rate in report["steps_per_second"].items():
-        then = before["steps_per_second"].get(name)
-        cells = [f"{one['median']:.1f} ({one['maximum']:.1f})" if one else "" for one in (rate, then)]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    narrow, wide = (f"{before['share_of_peak'][width]['median']:.0%}" for width in ("64", "128"))
-    where = report["environment"]
-    lines += [
-        "",
-        f"Before memory was kept (commit {before['environment']['commit'][:12]}) the shares were {narrow} and {wide}.",
-        "",
-        f"{where['processor']}, {report['cores']} cores, torch {where['torch']}, commit {where['commit'][:12]}; "
-        f"`{' '.join(where['command'])}`.",
-    ]
-    return "\n".join(lines)
+def read(name: str) -> dict[str, Any]:
+    """Return a benchmark, with the fields of its environment beside its figures."""
+    report = json.loads((ROOT / "results" / name).read_text())
+    here = report.get("environment", {"commit": "", "command": []})
+    command = " ".join(["latebloom", *here["command"][1:]])
+    return report | here | {"commit": here["commit"][:12], "command": command}
 
 
-TABLES: dict[str, Callable[[], str]] = {
-    "headline": headline,
-    "arms": arms,
-    "growth": growth,
-    "study": study,
-    "precision": precisions,
-    "bf16": bf16,
-    "cpu": cpu,
-}
+GPU, BF16, CPU, CPU_BEFORE = map(
+    read, ("bench-h200.json", "bench-h200-bf16.json", "bench-cpu.json", "bench-cpu-before.json")
+)
 
 
-def filled(text: str, tables: dict[str, Callable[[], str]]) -> str:
-    for name, table in tables.items():
-        begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-        before, _, rest = text.partition(begin)
-        _, _, after = rest.partition(end)
-        text = f"{before}{begin}\n{table()}\n{end}{after}"
+def table(headings: str, rows: Iterable[Iterable[object]]) -> str:
+    """Return a Markdown table; the headings are separated by `|`."""
+    lines = [headings, re.sub(r"[^|]+", "---", headings), *("|".join(map(str, row)) for row in rows)]
+    return "\n".join(f"| {line.replace('|', ' | ')} |" for line in lines)
+
+
+def filled_table(headings: str, template: str, rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return a table whose cells are a template filled in with each row's values."""
+    return table(headings, ([template.format(**row)] for row in rows))
+
+
+def headline() -> str:
+    rows = []
+    for name, (label, target, stretch) in TARGETS.items():
+        value, sign = GPU[name], -1 if "at most" in label else 1
+        goals = {"stretch target reached": stretch, "target reached": target}
+        verdict = next((words for words, goal in goals.items() if sign * value >= sign * goal), "**not reached**")
+        shown = f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+        rows.append((label, f"{shown} ({verdict})", f"{target:,}", f"{stretch:,}"))
+    for runs, ratio in GPU.get("ratio_to_jax", {}).items():
+        rows.append((f"ratio to the same hybrid in JAX, runs at once: {runs}", f"{ratio:.1f}", "", ""))
+    about = (
+        "\n\n{accelerator}, torch {torch}, Triton {triton}, Python {python}, matrix products in {precision}, "
+        "commit {commit}; `{command}`."
+    )
+    return table("figure|measured|target|stretch target", rows) + about.format(**GPU)
+
+
+def arms() -> str:
+    rows = (
+        arm
+        | {
+            "name": name,
+            "share": f"{arm['share_of_peak']:.1%}" if "share_of_peak" in arm else "",
+            "memory": f"{arm['peak_memory_mb']:,.0f}" if arm["peak_memory_mb"] else "",
+        }
+        for name, arm in _all_arms(GPU).items()
+    )
+    text = filled_table(
+        "arm|step, ms: minimum (median)|steps per second, all runs|of the product peak|cold start, s|memory, MB",
+        "{name}|{step_ms[minimum]:.3f} ({step_ms[median]:.3f})|{seed_steps_per_second:,.0f}|{share}|"
+        "{cold_seconds:.1f}|{memory}",
+        rows,
+    )
+    text += "\n\nThe product peak is {product_peak_tflops:.0f} TFLOP/s, measured in the same run.".format(**GPU)
+    if "jax" in GPU:
+        times = ", ".join(f"{seconds:.0f} s for {runs}" for runs, seconds in GPU["jax"]["compile_seconds"].items())
+        text += f" JAX {GPU['jax']['version']} compiles its step in {times}; the cold start includes this."
     return text
+
+
+def _all_arms(report: dict[str, Any]) -> dict[str, Any]:
+    return {name: arm for group in (report, *report["fused_lstm"].values()) for name, arm in group["arms"].items()}
+
+
+def growth() -> str:
+    return filled_table(
+        "runs|width|tokens|step, ms|steps per second, all runs|of the product peak|peak memory, MB",
+        "{runs}|{width}|{tokens}|{step_ms[minimum]:.2f}|{seed_steps_per_second:,.0f}|{share_of_peak:.1%}|"
+        "{peak_memory_mb:,.0f}",
+        GPU["growth"],
+    )
+
+
+def study() -> str:
+    found = GPU["hundred_seed_study"]
+    accuracy = found["mean_accuracy"]
+    headings = [f"{found['seeds']} seeds x {found['steps']:,} steps", "seconds", *accuracy["demo-dat"]]
+    rows = ((n, f"{found['seconds'][n]:.0f}", *(f"{x:.3f}" for x in row.values())) for n, row in accuracy.items())
+    return table("|".join(headings), rows)
+
+
+def precision() -> str:
+    """Return the accuracy at each length in every precision, and the paired differences to float32."""
+    runs = {mode: read(f"precision-{mode}.json")["runs"] for mode in ("float32", "tf32", "bf16")}
+    seeds, *others = ([run["seed"] for run in each] for each in runs.values())
+    assert others == [seeds, seeds], "the precisions were tried on different seeds"
+    tested = [[run["evaluation"]["lengths"] for run in each] for each in runs.values()]
+    start = runs["tf32"][0]["evaluation"]["training_length"]
+    rows = []
+    for index, first in enumerate(tested[0][0]):
+        exact, *rounded = (np.array([lengths[index]["accuracy"] for lengths in each]) for each in tested)
+        means = (f"{one.mean():.3f}" for one in (exact, *rounded))
+        rows.append((f"{first['length'] / start:g}x", *means, *(_difference(one - exact) for one in rounded)))
+    held = ", ".join(f"{sum(run['reach'] >= 3 for run in each)} in {mode}" for mode, each in runs.items())
+    headings = "length|float32|tf32|bf16|paired difference tf32 - float32 [95%]|bf16 - float32 [95%]"
+    return f"{table(headings, rows)}\n\nSeeds with a reach of 3 or more, of {len(seeds)}: {held}."
+
+
+def _difference(values: np.ndarray) -> str:
+    interval = bootstrap((values,), np.mean, rng=np.random.default_rng(0)).confidence_interval
+    return f"{values.mean():+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
+
+
+def bf16() -> str:
+    labels = {
+        "64 stacked runs": "step of 64 stacked runs",
+        "256 stacked runs": "step of 256 stacked runs",
+        "the fused LSTM, captured, width 64": "the fused LSTM, 64 models, width 64",
+        "the fused LSTM, captured, width 128": "the same, width 128",
+    }
+    both = [_all_arms(report) for report in (GPU, BF16)]
+    rows = ((label, *(f"{arms[arm]['step_ms']['minimum']:.2f}" for arms in both)) for arm, label in labels.items())
+    ratios = (
+        "\n\nCaptured cuDNN calls (tf32) take {fused_lstm_ratio:.1f} times as long as the fused LSTM in bf16 at width "
+        "64, and {fused_lstm_ratio_128:.1f} times at width 128."
+    )
+    return table("milliseconds|tf32|bf16", rows) + ratios.format(**BF16)
+
+
+def cpu() -> str:
+    rows: list[tuple[object, ...]] = []
+    for name, (label, target) in CPU_TARGETS.items():
+        value = CPU.get(name) or CPU["share_of_peak"][name]
+        middle, best, goal = (f"{x:.0%}" if target < 1 else f"{x:.2f}" for x in (*_turns(value), target))
+        rows.append(
+            (label, f"{middle} ({best}), {'reached' if value['median'] >= target else '**not reached**'}", goal)
+        )
+    rows.append(("step of a run, ratio to one with a textbook LSTM", f"{CPU['ratio_to_textbook']:.2f}", ""))
+    for name, ratio in CPU["ratio_to_peers"].items():
+        rows.append((f"LSTM layer, forward and backward, ratio to that of {name}", f"{ratio:.2f}", ""))
+    old, template = CPU_BEFORE["steps_per_second"], "{:.1f} ({:.1f})"
+    rates = (
+        (name, template.format(*_turns(rate)), template.format(*_turns(old[name])) if name in old else "")
+        for name, rate in CPU["steps_per_second"].items()
+    )
+    shares = "Before memory was kept (commit {commit}) the shares were {narrow:.0%} and {wide:.0%}."
+    narrow, wide = (CPU_BEFORE["share_of_peak"][width]["median"] for width in ("64", "128"))
+    return "\n\n".join(
+        (
+            table("figure|median (best turn)|target", rows),
+            table("steps per second|median (best turn)|before memory was kept", rates),
+            shares.format(narrow=narrow, wide=wide, **CPU_BEFORE),
+            "{processor}, {cores} cores, torch {torch}, commit {commit}; `{command}`.".format(**CPU),
+        )
+    )
+
+
+def _turns(value: dict[str, float]) -> tuple[float, float]:
+    return value["median"], value["maximum"]
 
 
 def main() -> None:
     text = PAGE.read_text()
-    wanted = filled(text, TABLES)
+    tables = {function.__name__: function for function in (headline, arms, growth, study, precision, bf16, cpu)}
+    mark = re.compile(r"(<!-- (\w+) -->\n).*?(\n<!-- /\2 -->)", re.DOTALL)
+    assert {found[2] for found in mark.finditer(text)} == tables.keys()
+    filled = mark.sub(lambda found: found[1] + tables[found[2]]() + found[3], text)
     if "--check" not in sys.argv[1:]:
-        PAGE.write_text(wanted)
-    elif wanted != text:
-        sys.exit(f"{PAGE.name} is not what the benchmarks in results/ say")
+        PAGE.write_text(filled)
+    elif filled != text:
+        sys.exit(f"{PAGE.name} does not agree with the benchmarks in results/; run python docs/performance_tables.py")
 
 
 if __name__ == "__main__":

@@ -4,22 +4,26 @@ import json
 import subprocess
 import sys
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
 from latebloom.bench import peers
 from latebloom.bench.arms import textbook, textbook_trainer
 from latebloom.bench.cpu import start_worker, take_turn
 from latebloom.bench.measure import Arm, product_peak, take_turns
+from latebloom.bench.report import gpu_table
 from latebloom.bench.settings import LENGTH, bench_config
 from latebloom.bench.work import step_operations
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import ConfigError
 
 CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_setting_has_25_tokens():
@@ -112,6 +116,19 @@ def test_a_mistake_is_one_sentence(words, said):
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_table_of_a_gpu_has_the_arms_and_ratios_to_jax():
+    report = json.loads((ROOT / "results" / "bench-h200.json").read_text())
+    report["arms"]["JAX, 64 runs"] = report["arms"]["64 stacked runs"] | {"peak_memory_mb": None}
+    report |= {"ratio_to_jax": {"64": 1.75}, "jax": {"version": "0", "compile_seconds": {"64": 31.4}}}
+    console = Console(width=120, record=True, file=StringIO())
+    console.print(gpu_table(report))
+    rows = {cells[1].strip(): cells for line in console.export_text().splitlines() if len(cells := line.split("│")) > 3}
+    assert {"eager single run", "64 stacked runs", "JAX, 64 runs", "ratio to captured"} <= rows.keys()
+    assert rows["JAX, 64 runs"][7].strip() == ""
+    assert rows["ratio to JAX, 64 at once"][4].strip() == "1.8"
+    assert rows["JAX, 64 at once: compile, s"][4].strip() == "31.4"
 
 
 def test_the_programs_in_jax_do_the_same_work():

@@ -53,7 +53,7 @@ def _steps(
         compile_seconds[str(runs)] = program.compile_seconds
         return program.advance
 
-    jax_arms = [Arm(f"JAX, runs at once: {arm.runs}", partial(jax_program, arm.runs), arm.runs) for arm in arms[2:]]
+    jax_arms = [Arm(f"JAX, {_runs(arm.runs)}", partial(jax_program, arm.runs), arm.runs) for arm in (alone, some, many)]
     arms += jax_arms if peers else []
     take_turns(arms, device, seconds=seconds, tell=tell)
     operations = step_operations(config, LENGTH)
@@ -74,6 +74,10 @@ def _steps(
         report["ratio_to_jax"] = {str(ours.runs): ours.per_second / theirs.per_second for ours, theirs in pairs}
         report["jax"] = {"version": __import__("jax").__version__, "compile_seconds": compile_seconds}
     return report
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'s' * (count > 1)}"
 
 
 def _lstms(device: torch.device, width: int, seconds: float, tell: Tell) -> dict[str, Any]:
