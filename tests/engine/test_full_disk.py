@@ -40,7 +40,7 @@ class Disk:
 def test_whichever_file_meets_it_the_run_goes_on_when_there_is_room(tiny, tmp_path, monkeypatch, files):
     disk = Disk(monkeypatch)
     disk.files_left = files
-    with pytest.raises(DiskFullError, match=f"the disk is full: {tmp_path} could not be written; make room"):
+    with pytest.raises(DiskFullError, match=f"the disk is full: {tmp_path} could not be written; free some space"):
         run(tiny, tmp_path, device="cpu")
     assert not list(tmp_path.rglob(".writing-*"))  # no half of a file takes what room there is
     disk.files_left = sys.maxsize
@@ -114,5 +114,5 @@ def test_a_disk_that_is_really_full(tiny, tmp_path, room):
     ran = subprocess.run([*SMALL_DISK, command], capture_output=True, text=True, timeout=200)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.startswith(
-        f"the disk is full: {tmp_path / 'disk' / 'runs' / 'b'} could not be written; make room"
+        f"the disk is full: {tmp_path / 'disk' / 'runs' / 'b'} could not be written; free some space"
     )
