@@ -46,7 +46,8 @@ def test_the_trainer_callback_works_as_printed(tmp_path):
         "heads = dict(num_attention_heads=2, linear_num_key_heads=2, linear_num_value_heads=2)\n"
         "widths = dict(hidden_size=16, intermediate_size=16, linear_key_head_dim=8, linear_value_head_dim=8)\n"
         "layers = dict(num_hidden_layers=2, layer_types=['linear_attention', 'full_attention'])\n"
-        "model = OlmoHybridForCausalLM(OlmoHybridConfig(vocab_size=11, **heads, **widths, **layers, pad_token_id=None))\n"
+        "config = OlmoHybridConfig(vocab_size=11, **heads, **widths, **layers, pad_token_id=None)\n"
+        "model = OlmoHybridForCausalLM(config)\n"
         "ids = torch.arange(10)\n"
         "dataset = [{'input_ids': ids, 'labels': ids}] * 8\n"
     )
