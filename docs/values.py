@@ -141,7 +141,7 @@ def points(first: str, second: str, multiple: float) -> str:
 
 
 def p_value(value: float) -> str:
-    return f"{value:.3f}" if value >= 0.001 else "< 0.001"
+    return f"{value:.3f}" if value >= 0.001 else "<0.001"
 
 
 def apart(arms: Sequence[str], multiple: float) -> str:
