@@ -146,6 +146,11 @@ def test_your_model_names_every_family_that_is_tested():
         assert re.search(rf"^\|.*\b{family}\b.*\|.*\|.*\|", PAGES["docs/your-model.md"], re.MULTILINE), family
 
 
+def test_every_command_is_in_the_table():
+    commands = {path.stem for path in (ROOT / "src" / "latebloom" / "commands").glob("[!_]*.py")}
+    assert commands <= set(re.findall(r"^\| `latebloom (\w+)", PAGES["docs/cli.md"], re.MULTILINE))
+
+
 def test_the_files_of_a_run_are_those_that_the_page_names(tiny, tmp_path):
     run(tiny, tmp_path / "run", device="cpu")
     table = PAGES["docs/cli.md"].partition("## The run folder")[2].partition("\n\n`latebloom")[0]
