@@ -19,8 +19,7 @@ from tempfile import TemporaryDirectory
 import values
 
 from latebloom.report.charts import as_svg
-from latebloom.report.study import read_sections
-from latebloom.report.study_page import study_page
+from latebloom.report.study import read_sections, study_page
 from latebloom.results.file import write_results
 
 ROOT = Path(__file__).parent.parent
@@ -36,14 +35,14 @@ FRONT = {
     "hybrid, DAT, plain": "paper-all-asked/dat", "hybrid, DAT, tuned variant": "paper/dat",
 }  # fmt: skip
 PICTURES: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
-    "results": ("main", ("paper", "paper-all-asked"), FRONT),
-    "demo-seeds": ("main", ("demo-seeds",), {}),
-    "paper": ("main", ("paper",), {}),
+    "results": ("accuracy", ("paper", "paper-all-asked"), FRONT),
+    "demo-seeds": ("accuracy", ("demo-seeds",), {}),
+    "paper": ("accuracy", ("paper",), {}),
     "timing": ("arms", ("timing",), {}),
     "holding": ("effects", ("holding",), {}),
-    "olmo-hybrid": ("main", ("olmo-hybrid",), {"joint": "olmo-hybrid/joint", "DAT": "olmo-hybrid/dat"}),
+    "olmo-hybrid": ("accuracy", ("olmo-hybrid",), {"joint": "olmo-hybrid/joint", "DAT": "olmo-hybrid/dat"}),
 }
-"""The picture of the report that is drawn, from which files, and the arms if not all."""
+"""The name of the figure in the report, the files that it is drawn from, and its arms if not all."""
 
 
 def pages() -> list[Path]:
@@ -100,7 +99,8 @@ def draw(name: str, folder: Path) -> str:
         for arm, run in runs
     ]
     write_results(folder / "runs.parquet", sorted(renamed, key=lambda run: order.index(run.arm)))
-    return as_svg(getattr(read_sections([folder / "runs.parquet"])[0], figure).chart)
+    figures = read_sections([folder / "runs.parquet"])[0].figures
+    return as_svg(next(one.chart for one in figures if one.name == figure))
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from latebloom.report.statistics import Comparison, Estimate, compare_arms, holm
 from latebloom.results.file import read_results
 from latebloom.results.record import CHOICE, RunRecord
 
+Summary = Callable[[Iterable[float]], float]
 ROOT = Path(__file__).parent.parent
 NEAR, FAR = 3, 16
 EXACT = 0.99
@@ -93,12 +94,9 @@ def label(arm: str) -> str:
 # Figures in sentences
 
 
-def mean(arm: str, multiple: float, answer: str | None = None, digits: int = 0) -> str:
-    return f"{fmean(by_seed(arm, multiple, answer).values()):.{digits}%}"
-
-
-def least(arm: str, multiple: float, answer: str | None = None, digits: int = 0) -> str:
-    return f"{min(by_seed(arm, multiple, answer).values()):.{digits}%}"
+def mean(arm: str, multiple: float, answer: str | None = None, digits: int = 0, of: Summary = fmean) -> str:
+    """Return the mean accuracy over seeds, or what `of` makes of them."""
+    return f"{of(by_seed(arm, multiple, answer).values()):.{digits}%}"
 
 
 def seeds(arm: str, condition: Callable[[Evaluation], bool]) -> str:
@@ -142,16 +140,8 @@ def points(first: str, second: str, multiple: float) -> str:
     return f"{abs(100 * compare(first, second, multiple).difference.mean):.0f}"
 
 
-def p(first: str, second: str, multiple: float) -> str:
-    return p_value(compare(first, second, multiple).p)
-
-
 def p_value(value: float) -> str:
-    return f"{value:.3f}" if value >= 0.001 else "< 0.001"
-
-
-def middle(arm: str, multiple: float) -> str:
-    return f"{median(by_seed(arm, multiple).values()):.1%}"
+    return f"{value:.3f}" if value >= 0.001 else "<0.001"
 
 
 def apart(arms: Sequence[str], multiple: float) -> str:

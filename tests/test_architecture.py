@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "plugins": {"errors", "components"},
     "validation": {"errors", "components"},
     "older_formats": set(),
+    "differences": set(),
     # The core, and the configuration of a run.
     "layers": COMMON,
     "tasks": COMMON | {"layers"},
@@ -42,7 +43,7 @@ MAY_IMPORT = {
     "listing": COMMON | {"recipes", "studies", "trackers"},
 }
 FREE = {"__init__", "__main__", "api", "cli", "demo", "evaluation_view", "inspect_view", "lengths", "progress", "seeds"}
-FREE |= {"study", "usage"}
+FREE |= {"study", "arguments", "commands", "dry_run", "estimate", "train_view"}
 """Commands and views at the top, which nothing below imports."""
 
 

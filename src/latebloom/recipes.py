@@ -73,7 +73,7 @@ def demo_joint() -> RunConfig:
     return _demo(None)
 
 
-# The composite task of the study `paper` as its tuning chose, each arm for itself (docs/results.md): width 64, sums
+# The composite task of the study `paper` as its tuning chose, each arm for itself (docs/results): width 64, sums
 # modulo 10, 64 values, and keys for sixteen times the training length. Minutes on a GPU, hours on a CPU. A test checks
 # that they are the runs in results/paper.parquet.
 

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from latebloom.config import RunConfig
+from latebloom.config import config_from
 from latebloom.recipes import Recipe, recipe
 from latebloom.results.file import read_results
 from latebloom.studies.find import find_study, known_studies, plan_of
-from latebloom.validation import read_settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,7 +72,7 @@ def test_the_recipes_of_the_paper_are_the_runs_in_the_results():
     runs = {f"paper-{re.sub('[^a-z]+', '-', arm).strip('-')}": record for arm, record in runs.items()}
     assert sorted(runs) == sorted(name for name in Recipe.members if name.startswith("paper-"))
     for name, record in runs.items():
-        assert recipe(name) == read_settings(RunConfig, json.loads(record.config)), name
+        assert recipe(name) == config_from(json.loads(record.config)), name
 
 
 @pytest.mark.parametrize("name", ["paper", "timing", "holding"])
@@ -85,7 +84,7 @@ def test_the_runs_in_the_results_are_those_that_the_study_plans(name):
     assert len(records) == plan.run_count
     for record in records:
         arm = arms[record.task, record.arm]
-        trained = read_settings(RunConfig, json.loads(record.config))
+        trained = config_from(json.loads(record.config))
         assert trained in [replace(config, seed=record.seed) for config in arm.choices or (arm.config,)], record.name
 
 

@@ -65,7 +65,7 @@ class Training:
     """After a switch, attention learns at this factor of the rate."""
     state_noise: float = 0.0
     """The deviation of the noise on what recurrences remember, at every token of training, for them to learn to pull
-    their states back; whether it helps depends on the rest (docs/results.md). Tests are without; the paper's form has
+    their states back; whether it helps depends on the rest (docs/results). Tests are without; the paper's form has
     none."""
     log_every: int = 50
     """Steps between lines in metrics.jsonl."""
