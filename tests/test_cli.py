@@ -39,7 +39,7 @@ def latebloom(*words: str, cwd: Path, check: int = 0) -> subprocess.CompletedPro
 def trained(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("cli")
     ran = latebloom("train", "--recipe", "demo-dat", "--out", "run", *SMALL, cwd=folder)
-    assert "Attention was let in at step 10: step 10 was reached. The loss jumps there, because recall" in ran.stdout
+    assert "Attention was enabled at step 10: step 10 was reached. The loss jumps there, because the" in ran.stdout
     assert "Everything is in run" in ran.stdout
     for phase in ("delayed", "full"):
         assert f"Note: training.{phase}.warmup: a warm-up of 200 steps in a phase of 10 ends at 5%" in ran.stderr

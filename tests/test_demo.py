@@ -47,25 +47,25 @@ def test_it_says_what_was_trained_and_what_was_seen(ran):
     assert "width 16, 30 steps, trained on lengths 2 to 25; smaller than the paper's" in output.stdout
     assert "Note: training.delayed.warmup: a warm-up of 200 steps in a phase of 15 ends at" in output.stdout
     assert "all answers right, by length:" in output.stdout
-    assert "this is not the result hoped for" in output.stdout
+    assert "this is not the expected result" in output.stdout
     assert json.loads((folder / "summary.json").read_text())["seen"] in output.stdout
     assert (folder / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "accuracy.svg").exists()
-    assert "this is not the result hoped for" in (folder / "index.html").read_text()
+    assert "this is not the expected result" in (folder / "index.html").read_text()
 
 
 def test_a_second_call_shows_the_finished_runs_at_once(ran):
     first, folder = ran
-    before = (folder / "dat" / "result.json").stat().st_mtime_ns
+    before = (folder / "dat" / "seed-0" / "result.json").stat().st_mtime_ns
     second = demo(*SMALL, cwd=folder.parent)
-    assert (folder / "dat" / "result.json").stat().st_mtime_ns == before
+    assert (folder / "dat" / "seed-0" / "result.json").stat().st_mtime_ns == before
     assert first.stdout.splitlines()[-3:] == second.stdout.splitlines()[-3:]
 
 
 REFUSED = {
     "evaluation.multiples=[1,2]": "evaluation.multiples: [1.0, 2.0] leave out 1 or 3",
     "delay=null": "delay: the demo compares joint training with a delay",
-    "training.steps=40": "holds a demo of another seed or other settings; choose another with --out",
+    "training.steps=40": "out: demo/joint/seed-0 holds another run; choose another folder with --out",
 }
 
 
@@ -79,15 +79,34 @@ def test_what_it_could_not_show_in_the_end_is_refused_at_the_start(ran, override
 
 
 def test_the_setting_is_that_of_the_runs():
-    from latebloom.demo import setting
-    from latebloom.studies.demo import demo_configs
+
+    from latebloom.demo import demo_configs, setting
 
     plain = demo_configs(0)["dat"]
-    assert "keys look back one token" in setting(plain)
-    assert "recall is not asked until the switch" in setting(plain)
+    assert "Token shift: the keys of attention see one token back" in setting(plain)
+    assert "the recall loss starts at the switch" in setting(plain)
     other = demo_configs(0, ["model.attention.look_back=false", "delay.withhold=[]"])["dat"]
-    assert "look back" not in setting(other)
-    assert "not asked" not in setting(other)
+    assert "Token shift" not in setting(other)
+    assert "recall loss" not in setting(other)
+
+
+def test_the_demo_is_a_study_that_the_report_reads(ran, tmp_path):
+    from latebloom.results.gather import gather
+
+    records = gather([ran[1]])
+    assert [(one.study, one.arm, one.seed, one.failure) for one in records] == [
+        ("demo", "joint", 0, None),
+        ("demo", "dat", 0, None),
+    ]
+
+
+def test_the_folder_of_an_older_demo_is_refused(tmp_path):
+    (tmp_path / "demo" / "joint").mkdir(parents=True)
+    (tmp_path / "demo" / "joint" / "config.json").write_text("{}")
+    command = [sys.executable, "-m", "latebloom", "demo", *SMALL]
+    refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "out: demo holds a demo of an earlier version of latebloom; choose another with --out" in refused.stderr
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from rich.console import Console
 from latebloom.engine.outcome import Progress
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.result import Evaluation
-from latebloom.progress import RunBars, StudyBar
+from latebloom.progress import RunProgress
 from latebloom.studies.plan import Stage
 
 STEPS = 60
@@ -63,11 +63,11 @@ def finish(folder: Path, beyond: float) -> None:
 def log(clock):
     """A study's bar where there is no terminal, and the lines that it has written."""
     written = StringIO()
-    with StudyBar(Console(file=written, width=80)) as bar:
+    with RunProgress(Console(file=written, width=80)) as bar:
         yield bar, lambda: written.getvalue().splitlines()
 
 
-def a_study_in_its_midst(bar: StudyBar, configs, folder: Path) -> None:
+def a_study_in_its_midst(bar: RunProgress, configs, folder: Path) -> None:
     """One run finished before, one finished now, one that goes on, one that failed, two that wait."""
     finish(folder / RUNS[0], beyond=0.15)
     bar.stage = REPORTED
@@ -90,7 +90,7 @@ def test_a_log_says_how_many_are_done_running_and_failed_and_how_long_the_rest_t
 @pytest.mark.parametrize("width", [80, 140])
 def test_a_terminal_shows_all_of_it(width, of, tmp_path):
     written = StringIO()
-    with StudyBar(Console(file=written, width=width, force_terminal=True, color_system=None)) as bar:
+    with RunProgress(Console(file=written, width=width, force_terminal=True, color_system=None)) as bar:
         a_study_in_its_midst(bar, of(RUNS), tmp_path)
     stand, stage, *leaders = written.getvalue().replace("\x1b[2K", "").split("\r")[-1].splitlines()[-5:-1]
     assert "6 runs" in stand
@@ -104,7 +104,7 @@ def test_hundreds_of_runs_with_long_names_fit_a_terminal_of_eighty_columns(clock
     setting = "composite/joint (asked late) sharpen=True learning_rate=0.012 state_noise=0.3 weigh=positions"
     names = {f"tuning/composite/dat/choice-{k}": setting for k in range(32)}
     written = StringIO()
-    with StudyBar(Console(file=written, width=80, force_terminal=True, color_system=None)) as bar:
+    with RunProgress(Console(file=written, width=80, force_terminal=True, color_system=None)) as bar:
         bar.stage = Stage("choosing settings, first of two rounds", [STEPS] * 200, names)
         bar.expect(of(runs), tmp_path)
         clock[0] = 40_000.0
@@ -242,15 +242,43 @@ def test_while_something_is_withheld_a_run_does_not_lead(log, clock, of, tmp_pat
     assert lines()[-1].endswith("step 59 of 60, 30% at 3x: composite/joint")
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_the_bars_of_single_runs_lose_nothing_in_a_narrow_terminal(width):
+def test_a_few_runs_have_a_line_each_with_the_time_left(log, clock, of, tmp_path):
+    bar, lines = log
+    runs = of(["joint/seed-0", "dat/seed-0"])
+    bar.expect(runs, tmp_path)
+    clock[0] = 10.0
+    bar.show("joint/seed-0", Progress(30, STEPS, "full", loss=0.7, accuracy=1.0, accuracy_beyond=0.25))
+    clock[0] = 20.0
+    bar.show("dat/seed-0", Progress(30, STEPS, "delayed", loss=0.6, accuracy=1.0, accuracy_beyond=0.75))
+    length = next(iter(runs.values())).training.length
+    assert lines()[-1] == (
+        "2 runs: 0 done, 2 running, about 0:00:24 left, "
+        f"joint: step 30/60 full, acc@{3 * length} 25%, acc@{length} 100%, loss 0.700, "
+        f"dat: step 30/60 delayed, acc@{3 * length} 75%, acc@{length} 100%, loss 0.600"
+    )
+
+
+def test_the_log_of_a_run_has_a_line_for_each_phase_and_tenth_with_the_time_left(log, clock, of):
+    bar, lines = log
+    bar.expect(of(["run"]), None)
+    for step in range(STEPS + 1):
+        clock[0] += 1.0
+        bar.show("run", Progress(step, STEPS, "delayed" if step < 5 else "full"))
+    assert lines()[0] == "1 run: 0 done, 0 running"
+    assert "1 run: 0 done, 1 running, about 0:01:14 left, run: step 5/60 full" in lines()
+    assert 10 <= len(lines()) <= 13
+    assert all("left" in line for line in lines()[2:])
+
+
+@pytest.mark.parametrize(("width", "loss"), [(44, False), (80, True), (120, True)])
+def test_the_line_of_a_run_leaves_out_what_does_not_fit(width, loss, of):
     written = StringIO()
-    console = Console(file=written, width=width, force_terminal=True, color_system=None)
-    with RunBars(["joint", "dat"], 25, 3, console) as bars:
-        bars.show("joint", Progress(12_000, 20_000, "delayed", loss=12.5, accuracy=1.0, accuracy_beyond=1.0))
+    with RunProgress(Console(file=written, width=width, force_terminal=True, color_system=None)) as bar:
+        bar.expect(of(["joint", "dat"], 20_000), None)
+        bar.show("joint", Progress(12_000, 20_000, "delayed", loss=12.5, accuracy=1.0, accuracy_beyond=1.0))
     text = written.getvalue()
-    assert all(part in text for part in ("12000/20000 delayed", "acc@25  100%", "acc@75  100%", "left -:--:--"))
-    assert ("loss 12.500" in text) is (width == 120)
+    assert "joint: step 12000/20000 delayed" in text
+    assert ("loss 12.500" in text) is loss
     assert "…" not in text
 
 

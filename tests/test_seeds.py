@@ -8,7 +8,7 @@ import pytest
 from latebloom import run
 from latebloom.cli import main
 from latebloom.errors import CheckpointError
-from latebloom.seeds import seen, train_seeds
+from latebloom.seeds import describe_seeds, train_seeds
 
 
 @pytest.fixture
@@ -47,4 +47,4 @@ def test_no_seeds_are_a_mistake(config_file, capsys):
 
 def test_the_sentence_counts_what_it_says(tiny):
     evaluation = run(tiny, device="cpu").evaluation
-    assert seen([evaluation, evaluation]).startswith("A reach of 3 or more in 0 of 2 seeds")
+    assert describe_seeds([evaluation, evaluation]).startswith("A reach of 3 or more in 0 of 2 seeds")

@@ -8,7 +8,6 @@ from latebloom.delay.policy import Delay
 from latebloom.engine.loop import Progress, TrainedRun, run
 from latebloom.engine.settings import Training
 from latebloom.errors import ConfigError
-from latebloom.evaluation.result import CLAIM
 from latebloom.evaluation.settings import Evaluating
 from latebloom.models.settings import Model
 from latebloom.tasks import Task
@@ -46,20 +45,21 @@ def run_with_bar(
     config: RunConfig, out: str | Path | None = None, *, device: str | None = None, track: str | None = None
 ) -> TrainedRun:
     """`run`, with a progress bar, and with live curves if a tracker is named."""
-    from latebloom.progress import RunBars  # rich is imported when there is something to show
+    from latebloom.progress import RunProgress  # rich is imported when there is something to show
     from latebloom.trackers import Tracked
 
     if track is not None and out is None:
         raise ConfigError(f"track: {track} needs a folder to name the run after; give out")
-    name = "dat" if config.delay is not None else "run"
+    folder = None if out is None else Path(out).absolute()
+    name = "run" if folder is None else folder.name
     with (
         Tracked(track, Path(out), config) if track is not None and out is not None else nullcontext() as tracked,
-        RunBars([name], config.training.length, CLAIM) as bars,
+        RunProgress() as bars,
     ):
-        show = bars.observer(name)
+        bars.expect({name: config}, folder and folder.parent)
 
         def observe(seen: Progress) -> None:
-            show(seen)
+            bars.show(name, seen)
             if tracked is not None:
                 tracked(seen)
 

@@ -1,4 +1,4 @@
-"""Testing a finished run at other lengths, as a command: a bar, a table, sentences, and the numbers as JSON."""
+"""`latebloom evaluate`: test a finished run at other lengths."""
 
 import json
 from pathlib import Path
@@ -11,14 +11,16 @@ from latebloom.engine.checkpoint import write_json
 from latebloom.engine.loop import TrainedRun
 from latebloom.errors import ConfigError
 from latebloom.lengths import parse_lengths
-from latebloom.report.terminal import answer_table, say
+from latebloom.report.study_tables import run_table
+from latebloom.report.tables import print_table
+from latebloom.report.terminal import say
 from latebloom.report.words import describe
 
 
 def evaluate_run(
     run: Path, lengths: str | None, *, sequences: int | None, json_file: Path | None, device: str | None
 ) -> None:
-    """Test a run and leave the numbers in a file, or on standard output where the file is `-`."""
+    """Test a run, print a table, and write the numbers into a file, or to standard output if the file is `-`."""
     chosen = None if lengths is None else parse_lengths(lengths)
     to_stdout = json_file is not None and str(json_file) == "-"
     if json_file is not None and not to_stdout:
@@ -34,8 +36,8 @@ def evaluate_run(
             progress=lambda share: bars.update(bar, completed=share),
         )
     console = notes if to_stdout else Console()
-    console.print(answer_table(evaluation))
-    none = "none" if evaluation.cliff_tested else "not tested; it takes the training length and one up to twice it"
+    print_table(console, run_table(evaluation))
+    none = "none" if evaluation.cliff_tested else "not tested; it needs the training length and one up to twice it"
     cliff = none if evaluation.cliff is None else f"at {evaluation.cliff}"
     say(console, f"reach: {evaluation.reach:g}x   cliff: {cliff}")
     say(console, describe("The model", evaluation))
@@ -53,7 +55,7 @@ def evaluate_run(
 
 
 def _check_writable(file: Path, run: Path) -> None:
-    """Refuse a file that cannot be written, or that holds something else than an evaluation, or the run's own."""
+    """Refuse a file that cannot be written, that is not an evaluation, or that is the run's own evaluation."""
     if file.is_dir() or not file.parent.is_dir():
         raise ConfigError(f"json: {file} is not a file that could be written")
     if file.exists():

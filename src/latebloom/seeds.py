@@ -1,65 +1,57 @@
-"""One configuration with many seeds: trained together, shown as one table."""
+"""`latebloom train --seeds N`: a study of one arm, shown as one table."""
 
-import shlex
-import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean
 
 from rich.console import Console
-from rich.table import Table
 
 from latebloom.config import RunConfig
 from latebloom.engine.checkpoint import write_json
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.loop import TrainedRun
-from latebloom.errors import CheckpointError, InterruptedRun, require
-from latebloom.evaluation.result import CLAIM, HOLDS_AT, Evaluation
-from latebloom.progress import StudyBar
+from latebloom.errors import CheckpointError, LatebloomError, require
+from latebloom.evaluation.result import CLAIM, Evaluation
+from latebloom.report.study_tables import seeds_table
+from latebloom.report.tables import print_table
 from latebloom.report.terminal import say
-from latebloom.studies.local import run_all
+from latebloom.studies.plan import Arm, Plan
+from latebloom.study import train_plan
 
 
 def train_seeds(config: RunConfig, count: int, out: Path, *, device: str | None = None) -> dict[str, TrainedRun]:
-    """Train `count` runs with the configuration's seed and those after it, in `out/seed-N` each."""
+    """Train `count` runs with consecutive seeds from the configuration's on, each in `out/seed-N`."""
     require(1 <= count <= 100_000, "seeds", count, "from 1 to 100000")
-    configs = {f"seed-{seed}": replace(config, seed=seed) for seed in range(config.seed, config.seed + count)}
-    for name, chosen in configs.items():
-        folder = RunFolder(out / name)
-        if folder.config_file.exists() and folder.read_config().hash != chosen.hash:
-            raise CheckpointError(f"out: {out / name} holds another run; choose another folder with --out")
-    console = Console()
-    with StudyBar() as bar:
-        bar.expect(configs, out)
-        try:
-            trained = run_all(configs, out, device=device, observe=bar.show)
-        except InterruptedRun as stop:
-            raise InterruptedRun(f"{stop}; go on with: latebloom {shlex.join(sys.argv[1:])}") from None
+    trained = train_arms("seeds", {"": config}, range(config.seed, config.seed + count), out, device=device)
+    trained = {name.lstrip("/"): run for name, run in trained.items()}
     evaluations = [run.evaluation for run in trained.values()]
-    console.print(seeds_table(evaluations))
-    say(console, seen(evaluations))
+    console = Console()
+    print_table(console, seeds_table(evaluations))
+    say(console, describe_seeds(evaluations))
     runs = [run.result | {"name": name, "evaluation": run.evaluation.to_json()} for name, run in trained.items()]
     write_json(out / "summary.json", {"config": config.to_json(), "runs": runs})
     say(console, f"A folder for each run: {out}   Numbers: {out / 'summary.json'}")
     return trained
 
 
-def seeds_table(evaluations: list[Evaluation]) -> Table:
-    """All answers right at each length: the mean over seeds, the worst and the best."""
-    first = evaluations[0]
-    table = Table(title=f"all answers right, over {len(evaluations)} seeds", title_justify="left", title_style="")
-    for heading in ("length", "", "mean", "worst", "best", f"seeds at {HOLDS_AT:.0%}"):
-        table.add_column(heading, justify="right")
-    for length in first.lengths:
-        each = [evaluation.accuracy(length) for evaluation in evaluations]
-        held = sum(accuracy >= HOLDS_AT for accuracy in each)
-        numbers = (f"{value:.3f}" for value in (mean(each), min(each), max(each)))
-        table.add_row(str(length), f"{length / first.training_length:g}x", *numbers, f"{held} of {len(each)}")
-    return table
+def train_arms(
+    title: str, configs: dict[str, RunConfig], seeds: Sequence[int], out: Path, *, device: str | None = None
+) -> dict[str, TrainedRun]:
+    """Train a few arms as a study whose runs are in `out/ARM/seed-N`; return them by folder. A failure is an error."""
+    arms = [Arm(arm or "run", replace(config, seed=0), folder=arm) for arm, config in configs.items()]
+    folders = {f"{arm}/seed-{seed}": replace(config, seed=seed) for arm, config in configs.items() for seed in seeds}
+    for name, config in folders.items():
+        folder = RunFolder(out / name.lstrip("/"))
+        if folder.config_file.exists() and folder.read_config().hash != config.hash:
+            raise CheckpointError(f"out: {folder.path} holds another run; choose another folder with --out")
+    outcome = train_plan(title, Plan(arms, seeds), out, device=device)
+    if outcome.failures:
+        raise LatebloomError("; ".join(f"run {name} failed: {reason}" for name, reason in outcome.failures.items()))
+    return {name: TrainedRun.load(out / name.lstrip("/")) for name in folders}
 
 
-def seen(evaluations: list[Evaluation]) -> str:
-    """What came out, in a sentence."""
+def describe_seeds(evaluations: Sequence[Evaluation]) -> str:
+    """Summarize reach and cliffs over seeds."""
     reaches = sorted(evaluation.reach for evaluation in evaluations)
     far = sum(reach >= CLAIM for reach in reaches)
     cliffs = sum(evaluation.cliff is not None for evaluation in evaluations)

@@ -1,4 +1,4 @@
-"""A study as a command: progress while it runs, and its report at the end."""
+"""Studies as a command: progress while the runs train, and a report at the end."""
 
 import shlex
 import sys
@@ -9,18 +9,21 @@ from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
-from rich.table import Table
 
 from latebloom.config import RunConfig
 from latebloom.errors import ConfigError, InterruptedRun, require
-from latebloom.progress import StudyBar
+from latebloom.progress import RunProgress
 from latebloom.report.statistics import SETTLED_AT, seeds_to_settle, smallest_corrected
 from latebloom.report.study import read_sections, write_report
+from latebloom.report.tables import print_table, text_table
 from latebloom.report.terminal import say, show_sections
 from latebloom.studies.execute import StudyOutcome, execute
 from latebloom.studies.find import find_study, known_studies, plan_of, studies_in
 from latebloom.studies.local import train_all
 from latebloom.studies.plan import SCALES, Plan, Scale, Stage
+
+Trainer = Callable[..., dict[str, str]]
+"""`train_all`, or the same on a cluster."""
 
 
 def read_plan(name: str, scale: Scale, seeds: int | None = None) -> tuple[str, Plan]:
@@ -44,7 +47,7 @@ def run_study(
     on: Literal["local", "ray"] = "local",
     address: str | None = None,
 ) -> StudyOutcome:
-    """Run a study and leave its results file and report in its folder."""
+    """Run a study and write its results file and report into its folder."""
     if address is not None and on != "ray":
         raise ConfigError(f"--address {address} takes --on ray")
     title, plan = read_plan(name, scale, seeds)
@@ -55,19 +58,8 @@ def run_study(
     say(console, f"Study {title}, scale {scale}: {_size(plan)}. Everything goes to {out}")
     if note := _too_few(plan):
         say(console, f"Note: {note}.")
-    with _trainer(on, address, workers) as train, StudyBar() as bar:
-
-        def announce(stage: Stage) -> None:
-            bar.stage = stage
-
-        def runner(configs: dict[str, RunConfig], folder: Path) -> dict[str, str]:
-            bar.expect(configs, folder)
-            return train(configs, folder, workers=workers, device=device, observe=bar.show)
-
-        try:
-            outcome = execute(title, plan, out, runner, announce)
-        except InterruptedRun as stop:
-            raise InterruptedRun(f"{stop}; go on with: latebloom {shlex.join(sys.argv[1:])}") from None
+    with _trainer(on, address, workers) as train:
+        outcome = train_plan(title, plan, out, train, workers=workers, device=device)
     with console.status("Making the report"):
         sections = read_sections([out])
         page = write_report(sections, out / "report")
@@ -78,9 +70,34 @@ def run_study(
     return outcome
 
 
+def train_plan(
+    title: str,
+    plan: Plan,
+    out: Path,
+    train: Trainer = train_all,
+    *,
+    workers: int | None = None,
+    device: str | None = None,
+) -> StudyOutcome:
+    """Train the runs of a plan that are not finished, and show their progress."""
+    with RunProgress() as bar:
+
+        def announce(stage: Stage) -> None:
+            bar.stage = stage
+
+        def runner(configs: dict[str, RunConfig], folder: Path) -> dict[str, str]:
+            bar.expect(configs, folder)
+            return train(configs, folder, workers=workers, device=device, observe=bar.show)
+
+        try:
+            return execute(title, plan, out, runner, announce)
+        except InterruptedRun as stop:
+            raise InterruptedRun(f"{stop}; go on with: latebloom {shlex.join(sys.argv[1:])}") from None
+
+
 @contextmanager
-def _trainer(on: str, address: str | None, workers: int | None) -> Iterator[Callable[..., dict[str, str]]]:
-    """What trains sets of runs: this machine, or a Ray cluster for as long as the context lasts."""
+def _trainer(on: str, address: str | None, workers: int | None) -> Iterator[Trainer]:
+    """Yield the function that trains sets of runs: on this machine, or on a Ray cluster while the context lasts."""
     if on == "local":
         yield train_all
         return
@@ -92,7 +109,7 @@ def _trainer(on: str, address: str | None, workers: int | None) -> Iterator[Call
 
 
 def list_all(console: Console, name: str | None = None) -> None:
-    """All named studies, or one, or those of a file, with their size at each scale."""
+    """Print the named studies, or one of them, or those of a file, with their number of runs at each scale."""
     file, _, one = (name or "").partition(":")
     if name is None:
         studies = known_studies()
@@ -101,34 +118,29 @@ def list_all(console: Console, name: str | None = None) -> None:
     else:
         chosen = find_study(name)
         studies = {chosen.name: chosen}
-    table = Table(box=None, pad_edge=False)
-    table.add_column("study")
-    table.add_column("question")
-    for scale in SCALES:
-        table.add_column(f"runs, {scale}", justify="right")
+    rows = []
     for title, study in studies.items():
         plans = [plan_of(study, scale) for scale in SCALES]
-        runs = [str(plan.run_count + plan.tuning_count) for plan in plans]
-        table.add_row(title, (study.__doc__ or "").strip().partition("\n")[0], *runs)
-    console.print(table)
+        runs = (str(plan.run_count + plan.tuning_count) for plan in plans)
+        rows.append((title, (study.__doc__ or "").strip().partition("\n")[0], *runs))
+    head = ("study", "question", *(f"runs, {scale}" for scale in SCALES))
+    print_table(console, text_table("", head, rows, names=2))
 
 
 def _too_few(plan: Plan) -> str:
-    """That so few seeds cannot tell any difference from chance, and how many could; nothing where no arms share two
-    seeds, for then there are no error bars at all."""
+    """Say that no difference can be significant with so few seeds; nothing if no two arms share two seeds, because
+    the report has no error bars then."""
     shared = plan.shared_seeds
     if not shared or min(smallest_corrected(shared)) < SETTLED_AT:
         return ""
     return (
-        f"with {max(shared)} shared seeds no difference between arms can be told from chance (p below {SETTLED_AT:g}, "
-        f"corrected for {len(shared)} comparison{'s' * (len(shared) > 1)}); {seeds_to_settle(len(shared))} could"
+        f"with {max(shared)} shared seeds no difference between arms can be significant (p < {SETTLED_AT:g}, corrected "
+        f"for {len(shared)} comparison{'s' * (len(shared) > 1)}); {seeds_to_settle(len(shared))} could suffice"
     )
 
 
 def _size(plan: Plan) -> str:
-    arms = f"{len(plan.arms)} arm{'s' * (len(plan.arms) > 1)}"
     counts = sorted({len(plan.seeds_of(arm)) for arm in plan.arms})
     seeds = f"{' or '.join(map(str, counts))} seed{'s' * (counts != [1])}"
-    text = f"{arms} x {seeds}"
-    tuning = plan.tuning_count
-    return f"{text}, and {tuning} runs on held-out seeds to choose settings" if tuning else text
+    text = f"{len(plan.arms)} arm{'s' * (len(plan.arms) > 1)} x {seeds}"
+    return f"{text}, and {plan.tuning_count} runs on tuning seeds to choose settings" if plan.tuning_count else text

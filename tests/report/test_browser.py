@@ -10,9 +10,8 @@ import pytest
 from browser import CHROMIUM, Browser
 from synthetic import evaluation, record, study
 
-from latebloom.report.page import comparison_page
+from latebloom.report.page import study_page
 from latebloom.report.study import read_sections
-from latebloom.report.study_page import study_page
 from latebloom.results.file import write_results
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to open the pages with")
@@ -172,17 +171,14 @@ def test_a_chart_saves_itself_as_a_picture(opened, page, tmp_path, form, magic):
     assert magic in saved.read_bytes()[:200]
 
 
-def test_the_page_of_a_comparison_is_drawn_too(opened, tmp_path):
-    html = comparison_page(
-        {"joint": FALLS, HOSTILE: HOLDS},
-        title=f"Title {HOSTILE}",
-        seen=f"Seen {HOSTILE}",
-        notes=HOSTILE,
-        settings={HOSTILE: {"x": HOSTILE}},
-    )
+def test_a_page_of_single_runs_with_a_title_and_an_introduction_is_drawn_too(opened, tmp_path):
+    write_results(tmp_path / "a.parquet", [record("joint", 0, FALLS), record(HOSTILE, 0, HOLDS)])
+    html = study_page(read_sections([tmp_path / "a.parquet"]), f"Title {HOSTILE}", [f"Seen {HOSTILE}"])
     (tmp_path / "page.html").write_text(html)
     browser = opened(tmp_path / "page.html")
     assert browser.value("document.title") == f"Title {HOSTILE}"
+    assert browser.value("document.querySelector('p.seen').textContent") == f"Seen {HOSTILE}"
     text = hover(browser, HOSTILE)
     assert "100.0%" in text
-    assert "1000 sequences" in text
+    assert "99.6% to 100.0%" in text
+    assert "sequences of one seed" in text

@@ -7,9 +7,9 @@ import pytest
 from synthetic import evaluation, record
 
 from latebloom.report.choices import choices_table, tried_table
+from latebloom.report.page import study_page
 from latebloom.report.panel import panels
 from latebloom.report.study import read_sections
-from latebloom.report.study_page import study_page
 from latebloom.results.file import write_results
 
 
@@ -48,7 +48,7 @@ def test_it_says_what_was_chosen_of_how_many_on_how_many_seeds_and_by_how_much(s
 
 def test_it_says_when_more_might_be_gained_beyond_what_was_tried(studied):
     runs, tuning = studied
-    end = "Chosen at an end of what was tried, and perhaps better beyond it: dat (rate)."
+    end = "Chosen at an end of the tried range, so values beyond it may be better: dat (rate)."
     assert choices_table(panels(runs)[0], tuning).note.endswith(end)
     inside = [*tuning, with_rate(0.4, "dat, choice 3", 1000, 0.1, "paper, tuning")]
     assert "at an end" not in choices_table(panels(runs)[0], inside).note
@@ -58,7 +58,7 @@ def test_it_says_when_more_might_be_gained_beyond_what_was_tried(studied):
 
 def test_it_says_when_another_setting_has_overtaken_the_one_whose_runs_had_begun(studied):
     runs, tuning = studied
-    said = "Of dat another setting has done better since, when runs that had failed were tried again"
+    said = "Other settings of dat have a better score now, after failed runs were repeated"
     assert said not in choices_table(panels(runs)[0], tuning).note
     better = [with_rate(0.4, "dat, choice 3", 1000 + i, 0.95, "paper, tuning") for i in range(4)]
     assert said in choices_table(panels(runs)[0], [*tuning, *better]).note
@@ -145,7 +145,7 @@ def test_beside_its_study_a_choice_is_a_table_and_alone_its_runs_are_like_any(st
     write_results(tmp_path / "tuning.parquet", tuning)
     (section,) = read_sections([tmp_path])
     assert [run.study for run in section.panel.runs] == ["paper"] * 3
-    assert "How settings were chosen" in study_page([section])
+    assert "Chosen settings" in study_page([section])
     (alone,) = read_sections([tmp_path / "tuning.parquet"])
     assert alone.panel.arms == ("dat, choice 0", "dat, choice 1", "dat, choice 2")
     assert "choices" not in alone.tables

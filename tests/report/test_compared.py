@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from synthetic import evaluation, record, study
 
-from latebloom.report.arms import effects_figure
 from latebloom.report.compared import comparison_tables, comparisons
+from latebloom.report.figures import effects_figure
 from latebloom.report.panel import panels
 from latebloom.report.study import read_sections, write_report
-from latebloom.report.words import doubt
+from latebloom.report.words import caveats
 from latebloom.results.file import write_results
 
 LEVELS = {"dat": (0.98, 0.9), "ramp": (0.97, 0.95), "joint": (0.3, 0.1), "joint (late)": (0.3, 0.1)}
@@ -61,18 +61,12 @@ def test_fewer_comparisons_settle_with_as_many_seeds_what_all_pairs_cannot():
     ]
     panel, compared = only(records)
     assert max(one.p_corrected for one in compared[75]) < 0.05
-    said = (
-        "corrected for the study's 24 comparisons at each length): at length 75, change 23, change 22, change 21, "
-        "change 20, change 19 and 19 more are behind."
-    )
-    assert said in doubt(panel, compared)
-    for count, ending in ((6, "change 4 and change 5 are behind."), (7, "change 3, change 2 and 2 more are behind.")):
-        few = {"dat", *names[:count]}
-        assert doubt(*only([run for run in records if run.arm in few])).endswith(ending)
+    assert "(p < 0.05, corrected for 24 comparisons): 24 of 24 at length 75." in caveats(panel, compared)
     every, all_pairs = only([replace(run, against=()) for run in records])
     assert min(one.p_corrected for one in all_pairs[75]) > 0.5
     note = comparison_tables(every, all_pairs)["compared"].note
-    assert "for the 300 pairs that the study compares this far out. With 10 shared seeds it is 0.586 at best." in note
+    assert "for the 300 comparisons of the study at this distance." in note
+    assert "With 10 shared seeds the corrected p cannot be below 0.586." in note
 
 
 def test_an_arm_whose_counterpart_has_not_finished_is_not_compared_and_still_shown():
@@ -95,7 +89,7 @@ def test_where_nothing_is_left_of_what_arms_are_held_against_no_others_are_compa
     assert not any(compared.values())
     assert comparison_tables(panel, compared) == {}
     assert effects_figure(panel, compared) is None
-    assert doubt(panel, compared) == "Means over 10 seeds. No run of dat has finished."
+    assert caveats(panel, compared) == "Means over 10 seeds. No run of dat has finished."
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -110,9 +104,9 @@ def test_near_and_far_are_corrected_apart_and_each_by_its_own_number():
     panel, compared = only(records)  # joint was not tested far
     assert {length: {one.together for one in several} for length, several in compared.items()} == {75: {4}, 400: {2}}
     near, far = (table.note for table in comparison_tables(panel, compared).values())
-    assert "for the 4 pairs that the study compares this far out." in near
-    assert "for the 2 pairs that the study compares this far out." in far
-    assert "corrected for the study's 4 and 2 comparisons at each length" in doubt(panel, compared)
+    assert "for the 4 comparisons of the study at this distance." in near
+    assert "for the 2 comparisons of the study at this distance." in far
+    assert "corrected for 4 and 2 comparisons" in caveats(panel, compared)
 
 
 def test_the_table_says_what_each_change_does_near_and_far():
@@ -127,29 +121,30 @@ def test_the_table_says_what_each_change_does_near_and_far():
     assert [cell.text for cell in (unpaired[0], unpaired[1], *unpaired[3:])] == ["dat", *["–"] * 6]
 
 
-def test_the_sentence_names_the_arms_that_differ():
+def test_the_sentence_counts_the_significant_differences():
     panel, compared = only(runs())
-    assert doubt(panel, compared).endswith(
-        "Different from what they are held against by more than chance (p below 0.05, corrected for the study's 4 "
-        "comparisons at each length): at length 75, ramp, joint and joint (late) [against dat] are behind; at length "
-        "400, ramp is ahead and joint and joint (late) [against dat] are behind."
+    assert caveats(panel, compared).endswith(
+        "Significant differences from baselines (p < 0.05, corrected for 4 comparisons): 3 of 4 at length 75 and "
+        "3 of 4 at length 400."
     )
     alike, compared = only([run for run in runs() if run.arm != "ramp"])
-    assert doubt(alike, compared).endswith("at lengths 75 and 400, joint and joint (late) [against dat] are behind.")
+    assert caveats(alike, compared).endswith(
+        "corrected for 3 comparisons): 2 of 3 at length 75 and 2 of 3 at length 400."
+    )
     few, compared = only(runs(seeds=3))
-    assert doubt(few, compared) == (
-        "Means over 3 seeds. So few seeds cannot settle whether any arm differs from what it is held against; 8 could "
-        "(p below 0.05, corrected for the study's 4 comparisons at each length)."
+    assert caveats(few, compared) == (
+        "Means over 3 seeds. With so few seeds no difference from a baseline can be significant; 8 shared seeds could "
+        "suffice (p < 0.05, corrected for 4 comparisons)."
     )
     note = comparison_tables(few, compared)["effects"].note
-    assert "With 3 shared seeds it is 1.000 at best." in note
+    assert "With 3 shared seeds the corrected p cannot be below 1.000." in note
 
 
 def test_the_picture_has_every_difference_with_its_seeds():
     panel, compared = only(runs())
     figure = effects_figure(panel, compared)
     assert figure is not None
-    assert "ahead of the arm named under it, or of dat, seed by seed" in figure.note
+    assert "Paired difference of each arm and its baseline (the arm named under it or dat)." in figure.note
     points = figure.chart["datasets"]["points"]
     means = {(point["arm"], point["at"]): point for point in points if "seed" not in point}
     assert list(dict.fromkeys(arm for arm, _ in means)) == [
@@ -170,7 +165,7 @@ def test_the_picture_has_every_difference_with_its_seeds():
 def test_the_report_has_the_picture_and_the_table(tmp_path):
     write_results(tmp_path / "a.parquet", runs())
     page = write_report(read_sections([tmp_path / "a.parquet"]), tmp_path / "report")
-    assert "What each change does" in page.read_text()
+    assert "Effects of changes" in page.read_text()
     assert {path.name for path in (tmp_path / "report").rglob("*effects*")} == {
         *(f"paper-composite-25-effects.{form}" for form in ("svg", "pdf", "png", "md", "tex")),
         *(f"paper-composite-25-effects-far.{form}" for form in ("md", "tex")),

@@ -1,7 +1,6 @@
 """Charts, tables, sentences and the page, from evaluations alone."""
 
 import re
-from html.parser import HTMLParser
 from io import StringIO
 from itertools import pairwise
 
@@ -12,9 +11,9 @@ from latebloom import Evaluation, plot
 from latebloom.errors import ConfigError
 from latebloom.evaluation import Count
 from latebloom.report.charts import accuracy_chart
-from latebloom.report.page import comparison_page
-from latebloom.report.tables import Cell, Table, for_terminal, length_table
-from latebloom.report.terminal import answer_table, print_chart, show_table
+from latebloom.report.study_tables import run_table, seeds_table
+from latebloom.report.tables import print_table
+from latebloom.report.terminal import print_chart
 from latebloom.report.words import compare, describe, describe_switch
 
 
@@ -44,7 +43,7 @@ def test_a_single_evaluation_can_be_plotted_and_bad_names_are_refused(tmp_path):
     assert plot(HOLDS, tmp_path / "one.svg").exists()
     with pytest.raises(ConfigError, match=r"plot: '.*a.gif' is not known; .*choices: \*.png, \*.svg, \*.pdf, \*.html"):
         plot(HOLDS, tmp_path / "a.gif")
-    with pytest.raises(ConfigError, match="neither an evaluation nor a row of named ones"):
+    with pytest.raises(ConfigError, match="neither an evaluation nor a mapping"):
         plot([HOLDS], tmp_path / "a.png")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="plot: a is 'x', not an evaluation"):
         plot({"a": "x"}, tmp_path / "a.png")  # type: ignore[dict-item]
@@ -91,20 +90,20 @@ def test_lines_that_meet_in_the_terminal_take_turns(capsys):
     assert all(f" {length}" in drawn for length in (10, 25, 50, 75, 200))
 
 
-def text_of(*things, width=100) -> str:
-    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    for thing in things:
-        console.print(thing)
-    console.file.close()
-    return console.export_text()
+@pytest.mark.parametrize("width", [44, 80, 120])
+def test_the_table_of_a_run_shows_every_length_at_every_width(width):
+    out = StringIO()
+    print_table(Console(file=out, width=width, force_terminal=True, color_system=None), run_table(FALLS))
+    interval = r"(?: \[22\.3, 27\.8\])?" if width == 44 else r" \[22\.3, 27\.8\]"
+    assert re.search(rf"3x \(75\) +25\.0%{interval} +25\.0% +100\.0% +1000", out.getvalue())
+    assert re.search(r"guessing +0\.6% +20\.0% +3\.1%", out.getvalue())
+    assert max(map(len, out.getvalue().splitlines())) <= width
+    assert "…" not in out.getvalue()
 
 
-def test_tables_show_every_length_with_its_interval():
-    text = text_of(for_terminal(length_table(BOTH | {"other": evaluation({25: 0.5})})))
-    assert re.search(r"75 .* 3x .* 25\.0% \[22\.3%, 27\.8%\] .* 98\.0% \[96\.9%, 98\.8%\] .* – ", text)
-    text = text_of(answer_table(FALLS))
-    assert re.search(r"75 .* 3x .* 0\.250 .* 0\.223 to 0\.278 .* 0\.250 .* 1\.000 .* 1000", text)
-    assert re.search(r"guessing .* 0\.006 .* 0\.200 .* 0\.031", text)
+def test_the_table_of_seeds_has_the_mean_the_worst_and_the_best():
+    rows = {row[0].text: [cell.plain for cell in row[1:]] for row in seeds_table([FALLS, HOLDS]).rows}
+    assert rows["3x (75)"] == ["61.5%", "25.0%", "98.0%", "1 of 2"]
 
 
 def test_the_terminal_chart_shows_both_lines_and_the_lengths(capsys):
@@ -124,10 +123,10 @@ def test_the_terminal_chart_shows_both_lines_and_the_lengths(capsys):
     ("joint", "dat", "words"),
     [
         (FALLS, HOLDS, "On this seed the delay made the difference"),
-        (HOLDS, HOLDS, "joint training did as well"),
-        (FALLS, evaluation({25: 1.0, 75: 0.6}), "helped, but did not hold 90%: this is not the result hoped for"),
-        (FALLS, FALLS, "did not help here, nor did it hold 90%: this is not the result hoped for"),
-        (evaluation({25: 0.3, 75: 0.1}), HOLDS, "did not even learn the training length"),
+        (HOLDS, HOLDS, "Joint training did as well as delayed attention here"),
+        (FALLS, evaluation({25: 1.0, 75: 0.6}), "helped, but is below 90%: this is not the expected result"),
+        (FALLS, FALLS, "did not help, and is below 90%: this is not the expected result"),
+        (evaluation({25: 0.3, 75: 0.1}), HOLDS, "did not learn the training length"),
         (evaluation({25: 1.0, 75: 0.7}), HOLDS, "holds, and joint training falls short"),
     ],
 )
@@ -141,13 +140,13 @@ def test_the_sentence_says_what_the_numbers_say(joint, dat, words):
 @pytest.mark.parametrize(
     ("seen", "words"),
     [
-        (FALLS, "holds 90% up to 25 (1x its training length of 25). It falls off a cliff: 45% at 50."),
+        (FALLS, "holds 90% up to 25 (1x its training length of 25). It has a cliff: 45% at 50."),
         (HOLDS, "holds 90% up to 75 (3x its training length of 25) and is at 85% at 200."),
         (evaluation({25: 0.95}), "holds 90% up to 25 (1x its training length of 25), the longest tested."),
-        (evaluation({25: 0.2}), "does not hold 90% at the shortest tested length (20% at 25)."),
+        (evaluation({25: 0.2}), "is below 90% at the shortest tested length (20% at 25)."),
         (
             evaluation({10: 0.5, 25: 1.0, 50: 0.2}),
-            "does not hold 90% at the shortest tested length (50% at 10). It falls off a cliff: 20% at 50.",
+            "is below 90% at the shortest tested length (50% at 10). It has a cliff: 20% at 50.",
         ),
     ],
 )
@@ -159,69 +158,19 @@ def test_a_run_in_a_sentence(seen, words):
     ("untrained", "withheld", "why"),
     [
         (False, (), ""),
-        (True, (), " The loss jumps there, because attention comes in untrained."),
-        (False, ("recall",), " The loss jumps there, because recall is asked from then on."),
+        (True, (), " The loss jumps there, because attention is untrained."),
+        (False, ("recall",), " The loss jumps there, because the recall loss starts at the switch."),
         (
             True,
             ("a", "b"),
-            " The loss jumps there, because attention comes in untrained and a and b are asked from then on.",
+            " The loss jumps there, because attention is untrained and the a and b loss starts at the switch.",
         ),
     ],
 )
 def test_the_switch_in_a_sentence_says_why_the_loss_jumps(untrained, withheld, why):
     said = describe_switch(900, "step 900 was reached", hold="bypass", untrained=untrained, withheld=withheld)
-    assert said == f"Attention was let in at step 900: step 900 was reached.{why}"
+    assert said == f"Attention was enabled at step 900: step 900 was reached.{why}"
     said = describe_switch(900, "step 900 was reached", hold="none", untrained=False, withheld=("recall",))
     assert said.startswith(
-        "Attention was in from the start; the switch was at step 900: step 900 was reached. The loss"
+        "Attention was enabled from the start; the switch was at step 900: step 900 was reached. The loss"
     )
-
-
-HOSTILE = "</script><script>document.title='owned'</script>"
-
-
-def page() -> str:
-    return comparison_page(
-        {"joint": FALLS, HOSTILE: HOLDS},
-        title=f"Title {HOSTILE}",
-        seen=f"Seen {HOSTILE}",
-        notes=HOSTILE,
-        settings={HOSTILE: {"x": HOSTILE}},
-    )
-
-
-def test_the_page_loads_nothing_from_elsewhere_and_shows_markup_as_text():
-    class Links(HTMLParser):
-        scripts = 0
-        found: list[str | None] = []  # noqa: RUF012
-
-        def handle_starttag(self, tag, attrs):
-            self.scripts += tag == "script"
-            self.found += [value for name, value in attrs if name in ("src", "href")]
-
-    links = Links()
-    links.feed(page())
-    assert links.found == ["data:,"]
-    assert links.scripts == 3
-
-
-@pytest.mark.parametrize("is_terminal", [False, True])
-def test_a_wide_table_is_whole_in_a_log_and_within_a_terminal(is_terminal):
-    many = {f"an arm with a long name {number}": evaluation({25: 0.5}) for number in range(9)}
-    out = StringIO()
-    console = Console(file=out, width=80, force_terminal=is_terminal, color_system=None)
-    show_table(console, length_table(many))
-    widest = max(len(line) for line in out.getvalue().splitlines())
-    assert (widest > 80) is not is_terminal
-    assert all(name in out.getvalue() for name in many) is not is_terminal
-
-
-@pytest.mark.parametrize("width", [70, 140])
-def test_no_column_is_lost_in_a_narrow_terminal(width):
-    rows = tuple((Cell(arm), *(Cell(f"{n}.5%", f"{n}.0, {n}.9") for n in range(80, 86))) for arm in ("joint", "dat"))
-    table = Table("All answers right", ("arm", *(f"{n}x ({25 * n})" for n in range(1, 7))), rows)
-    out = StringIO()
-    show_table(Console(file=out, width=width, force_terminal=True, color_system=None), table)
-    assert all(f"{n}.5%" in out.getvalue() for n in range(80, 86))
-    assert ("[85.0, 85.9]" in out.getvalue()) is (width == 140)
-    assert ("The intervals are in the report" in out.getvalue()) is (width == 70)

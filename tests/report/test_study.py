@@ -14,15 +14,14 @@ from synthetic import evaluation, record, study
 
 from latebloom.cli import main
 from latebloom.errors import ConfigError
-from latebloom.report.arms import MOST_LINES, arms_figure
 from latebloom.report.compared import comparison_table, comparisons
-from latebloom.report.figures import accuracy_figure, answer_figures, curve_figures
+from latebloom.report.figures import MOST_LINES, accuracy_figure, answer_figures, arms_figure, curve_figures
+from latebloom.report.page import study_page
 from latebloom.report.panel import panels
 from latebloom.report.study import read_sections, write_report
-from latebloom.report.study_page import study_page
 from latebloom.report.study_tables import accuracy_table, every_length_table, reach_table
 from latebloom.report.terminal import show_sections
-from latebloom.report.words import doubt, headline
+from latebloom.report.words import caveats, headline
 from latebloom.results.file import write_results
 
 HOSTILE = "<script>alert(1)</script>"
@@ -95,7 +94,7 @@ def test_reach_and_cliff_are_those_of_the_seeds():
         record("dat", 0, evaluation({25: 1.0, 50: 1.0, 75: 0.95})),
         record("short", 0, evaluation({25: 1.0})),
     ]
-    assert "0x where it is less at the shortest (25)." in reach_table(only(records)).note
+    assert "0x if it is lower at the shortest (25)." in reach_table(only(records)).note
     assert rows(reach_table(only(records))) == {
         "joint": ["1.5x [1, 2]", "1x", "2x", "0 of 2 [0%, 84%]", "1 of 2 [1%, 99%]", "50"],
         "dat": ["3x", "3x", "3x", "1 of 1", "0 of 1", "none"],
@@ -135,8 +134,8 @@ def test_the_correction_is_over_all_panels_of_a_study_but_not_over_studies():
     table = comparison_table(panels(records)[0], 75, first)
     assert table.rows[0][0].text == "dat"
     assert rows(table)["dat"][2:] == ["6 of 6 seeds", "+1.00", "0.031", "0.375"]
-    assert "corrected after Holm for the 12 pairs that the study compares this far out." in table.note
-    assert "With 6 shared seeds it is 0.375 at best." in table.note
+    assert "corrected (Holm) for the 12 comparisons of the study at this distance." in table.note
+    assert "With 6 shared seeds the corrected p cannot be below 0.375." in table.note
 
 
 def two(ours: float, theirs: float, seeds: int = 1):
@@ -155,29 +154,28 @@ FAILED = [record("mamba", 0, None, failure="x")]
     [
         (
             two(0.98, 0.25, 8),
-            "On sequences of 75 items, 3x the longest in training, dat gets every answer right on 98.0% and joint on "
-            "25.0%. Only dat holds 90% there.",
-            "Means over 8 seeds. dat is ahead of joint by 73.0 percentage points over 8 shared seeds (p = 0.0078).",
+            "All answers right at 3x (75): dat 98.0%, joint 25.0%. At 90% or more: dat.",
+            "Means over 8 seeds. Paired difference dat - joint: +73.0 points over 8 shared seeds (p = 0.0078).",
         ),
         (
             two(0.98, 0.25, 5) + FAILED,
-            "Only dat holds 90% there.",
-            "No run of mamba has finished. dat is ahead of joint by 73.0 percentage points over 5 shared seeds; so few "
-            "seeds cannot settle whether that is chance (p = 0.0625, and 0.0625 at best; 6 seeds could).",
+            "At 90% or more: dat.",
+            "No run of mamba has finished. Paired difference dat - joint: +73.0 points over 5 shared seeds (p = 0.062, "
+            "not significant; with so few seeds p cannot be below 0.0625, and 6 seeds could suffice).",
         ),
-        (two(0.5, 0.25, 2), "None holds 90% there.", "Means over 2 seeds."),
-        (two(0.001, 0.0, 2), "None holds 90% there, and none is clearly above guessing.", "Means over 2 seeds."),
-        (two(0.003, 0.0, 1), "None holds 90% there, and none is clearly above guessing.", "One seed each"),
-        (two(0.003, 0.0, 1)[1:], "It does not hold 90% there, nor is it clearly above guessing.", "One seed"),
-        ([record("dat", i, evaluation({75: n})) for i, n in enumerate((0.0, 0.8))], "It does not hold 90% there.", ""),
-        (two(0.95, 0.95, 2), "All hold 90% there.", "joint and dat are level."),
+        (two(0.5, 0.25, 2), "At 90% or more: none.", "Means over 2 seeds."),
+        (two(0.001, 0.0, 2), "At 90% or more: none, and none is clearly above guessing.", "Means over 2 seeds."),
+        (two(0.003, 0.0, 1), "At 90% or more: none, and none is clearly above guessing.", "One seed each"),
+        (two(0.003, 0.0, 1)[1:], "At 90% or more: none, and none is clearly above guessing.", "One seed"),
+        ([record("dat", i, evaluation({75: n})) for i, n in enumerate((0.0, 0.8))], "At 90% or more: none.", ""),
+        (two(0.95, 0.95, 2), "At 90% or more: all.", "joint - dat: +0.0 points over 2 shared seeds (p = 1, not"),
         (
             [*two(0.95, 0.95, 2), record("dat", 2, evaluation({75: 1.0})), record("joint", 2, evaluation({75: 0.999}))],
-            "All hold 90% there.",
-            "dat and joint are level to within 0.05 percentage points.",
+            "At 90% or more: all.",
+            "dat - joint: +0.0 points over 3 shared seeds (p = 1, not significant",
         ),
-        (two(0.98, 0.25), "dat gets every answer right on 98.0%", "One seed each: there are no error bars"),
-        (two(0.98, 0.25)[1:], "dat gets every answer right on 98.0%. It holds 90% there.", "One seed"),
+        (two(0.98, 0.25), "All answers right at 3x (75): dat 98.0%", "One seed each: there are no error bars"),
+        (two(0.98, 0.25)[1:], "dat 98.0%. At 90% or more: all.", "One seed"),
         (FAILED, "No run on composite has finished.", ""),
     ],
 )  # fmt: skip
@@ -185,7 +183,7 @@ def test_the_headline_says_what_the_numbers_say(records, seen, doubted):
     panel = only(records)
     (compared,) = comparisons([panel])
     assert seen in headline(panel)
-    assert doubted in doubt(panel, compared)
+    assert doubted in caveats(panel, compared)
 
 
 def test_a_difference_that_seeds_do_not_bear_out_is_called_so():
@@ -196,7 +194,7 @@ def test_a_difference_that_seeds_do_not_bear_out_is_called_so():
         for seed, level in enumerate(levels)
     ]
     panel = only(records)
-    assert ", which could be chance (p = " in doubt(panel, *comparisons([panel]))
+    assert "(p = 0.91, not significant)" in caveats(panel, *comparisons([panel]))
 
 
 def test_who_is_ahead_is_said_of_the_seeds_that_both_have():
@@ -206,13 +204,13 @@ def test_who_is_ahead_is_said_of_the_seeds_that_both_have():
     ]
     panel = only(records)
     assert panel.standings[0][0] == "dat"
-    assert "joint is ahead of dat by 10.0 percentage points over 2 shared seeds" in doubt(panel, *comparisons([panel]))
+    assert "dat - joint: -10.0 points over 2 shared seeds" in caveats(panel, *comparisons([panel]))
 
 
 def test_of_many_arms_the_headline_names_the_best_two_and_the_last():
     levels = {"a": 0.1, "b": 0.9, "c": 0.5, "d": 0.95, "e": 0.3}
     text = headline(only([record(arm, 0, evaluation({75: level})) for arm, level in levels.items()]))
-    assert "d gets every answer right on 95.0%, b on 90.0% and a on 10.0% (the best two and the last of 5)" in text
+    assert "d 95.0%, b 90.0%, a 10.0% (best, second and last of 5 arms)" in text
 
 
 def points(chart) -> list[dict]:
@@ -368,7 +366,7 @@ def test_the_command_makes_a_report_and_says_where(results, tmp_path):
     ran = latebloom("report", "paper.parquet", "--out", "there", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert "Page: there/index.html" in ran.stdout
-    assert "dat gets every answer right on" in " ".join(ran.stdout.split())
+    assert "All answers right at 3x (75): dat" in " ".join(ran.stdout.split())
     assert (tmp_path / "there" / "index.html").exists()
 
 
@@ -438,11 +436,11 @@ def test_few_arms_have_lines_first_and_then_every_seed(tmp_path):
 
 
 def test_single_runs_whose_seeds_differ_are_said_to():
-    told = doubt(*both(only([record("joint", 0, evaluation({75: 0.5})), record("dat", 5, evaluation({75: 0.9}))])))
-    assert "Their seeds differ (joint has 0 and dat has 5)" in told
-    assert "differ" not in doubt(*both(only(two(0.98, 0.25))))
+    told = caveats(*both(only([record("joint", 0, evaluation({75: 0.5})), record("dat", 5, evaluation({75: 0.9}))])))
+    assert "The seeds differ too (joint has 0 and dat has 5)" in told
+    assert "differ" not in caveats(*both(only(two(0.98, 0.25))))
     failed = [record(arm, 1, None, failure="x") for arm in ("joint", "dat")]
-    assert "differ" not in doubt(*both(only([*two(0.98, 0.25), *failed])))
+    assert "differ" not in caveats(*both(only([*two(0.98, 0.25), *failed])))
 
 
 def both(panel):
@@ -452,4 +450,4 @@ def both(panel):
 def test_a_headline_counts_the_arms_that_hold_where_they_are_many():
     records = [record(f"arm {i}", seed, evaluation({25: 1.0, 75: 0.95})) for i in range(5) for seed in range(2)]
     records += [record("falls", seed, evaluation({25: 1.0, 75: 0.1})) for seed in range(2)]
-    assert headline(only(records)).endswith("5 of 6 hold 90% there.")
+    assert headline(only(records)).endswith("At 90% or more: 5 of 6 arms.")

@@ -51,5 +51,5 @@ def test_arms_that_differ_in_more_than_the_moment_are_not_compared():
 def test_it_is_on_the_page_and_beside_it(tmp_path):
     write_results(tmp_path / "results.parquet", study())
     page = write_report(read_sections([tmp_path / "results.parquet"]), tmp_path / "report")
-    assert "When attention comes in" in page.read_text()
+    assert "Switch step" in page.read_text()
     assert (tmp_path / "report" / "tables" / "paper-composite-25-switches.md").exists()

@@ -374,7 +374,7 @@ def test_the_paper_in_small_takes_minutes(tmp_path, capsys):
     assert all(record.evaluation is not None for record in records)
     assert len(json.loads((tmp_path / "choices.json").read_text())) == sum(bool(arm.choices) for arm in plan.arms)
     page = (tmp_path / "report" / "index.html").read_text()
-    assert "How settings were chosen" in page
+    assert "Chosen settings" in page
     assert all(arm.name in page for arm in plan.arms)
 
 
@@ -411,8 +411,8 @@ def test_the_list_of_a_file_names_its_studies(tmp_path, capsys):
     ("seeds", "said"),
     [
         (1, ""),
-        (5, "with 5 shared seeds no difference between arms can be told from chance (p below 0.05, corrected for 3 "
-         "comparisons); 7 could"),
+        (5, "with 5 shared seeds no difference between arms can be significant (p < 0.05, corrected for 3 "
+         "comparisons); 7 could suffice"),
         (7, ""),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Accuracy by length as a chart: PNG, SVG, PDF or a page of its own, all made offline."""
+"""Charts as Vega-Lite specifications, and their conversion to PNG, SVG, PDF or HTML without a network."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,23 +11,22 @@ from latebloom.evaluation.result import CLAIM, Evaluation
 from latebloom.report.theme import chart_config
 
 Spec = dict[str, Any]
-"""A chart as Vega-Lite reads it."""
+"""A chart, or a part of one, as Vega-Lite reads it."""
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.4.1.json"
 FORMATS = ("png", "svg", "pdf", "html")
-# Equal lines must not hide each other: the first is solid and each after it leaves gaps in which the ones below show;
-# points grow smaller in the same order, each of a shape of its own.
+# Equal lines must not hide each other: the first is solid, and each later one has gaps through which it shows.
+# Points shrink in the same order, each with its own shape.
 DASHES = ([1, 0], [12, 8], [5, 5], [8, 4, 2, 6], [2, 8], [3, 9], [16, 6, 4, 6], [6, 14])
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 SMALLEST_POINT, POINT, LARGEST_POINT, SHRINK = 20, 55, 160, 0.55
 HOVER = "hover"
-"""The name of a layer that is not to be seen, only to answer the pointer."""
+"""The name of an invisible layer that only shows tooltips."""
 
 
 def plot(evaluations: Evaluation | Mapping[str, Evaluation], path: str | Path, *, title: str = "") -> Path:
     """Draw accuracy by length, a line for each named evaluation, into a .png, .svg, .pdf or .html file."""
     if not isinstance(evaluations, Evaluation | Mapping):
-        raise ConfigError(
-            f"plot: {evaluations!r} is neither an evaluation nor a row of named ones, {{name: evaluation}}"
-        )
+        raise ConfigError(f"plot: {evaluations!r} is neither an evaluation nor a mapping {{name: evaluation}}")
     named = {"accuracy": evaluations} if isinstance(evaluations, Evaluation) else dict(evaluations)
     for name, evaluation in named.items():
         if not isinstance(evaluation, Evaluation):
@@ -37,42 +36,42 @@ def plot(evaluations: Evaluation | Mapping[str, Evaluation], path: str | Path, *
 
 
 def save_chart(spec: Spec, *paths: Path) -> None:
-    """Write a chart into files, each in the format that its name ends in."""
+    """Write a chart into files, each in the format of its suffix."""
+    import vl_convert as convert
+
+    from latebloom.report.page import chart_page
+
     svg = ""
     for path in paths:
         form = path.suffix.lstrip(".").lower()
         if form not in FORMATS:
             raise unknown("plot", str(path), [f"*.{known}" for known in FORMATS])
-        if form != "html":
+        if form == "html":
+            content = chart_page(spec).encode()
+        else:
             svg = svg or as_svg(spec)
+            to_bytes = {
+                "svg": str.encode,
+                "pdf": convert.svg_to_pdf,
+                "png": lambda svg: convert.svg_to_png(svg, ppi=144),
+            }
+            content = to_bytes[form](svg)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(_converted(spec, svg, form))
+            path.write_bytes(content)
         except OSError as error:
             raise ConfigError(f"plot: {path} cannot be written ({error.strerror})") from None
 
 
 def as_svg(spec: Spec) -> str:
-    """A chart as a picture; what only answers the pointer is left out."""
+    """Return a chart as SVG, without the layers that only show tooltips."""
     from vl_convert import vegalite_to_svg
 
     return vegalite_to_svg(spec | {"layer": [layer for layer in spec["layer"] if layer.get("name") != HOVER]})
 
 
-def _converted(spec: Spec, svg: str, form: str) -> bytes:
-    import vl_convert as convert
-
-    from latebloom.report.page import chart_page
-
-    if form == "html":
-        return chart_page(spec).encode()
-    if form == "svg":
-        return svg.encode()
-    return convert.svg_to_pdf(svg) if form == "pdf" else convert.svg_to_png(svg, ppi=144)
-
-
 def accuracy_chart(evaluations: Mapping[str, Evaluation], *, title: str = "") -> Spec:
-    """Accuracy by length of several runs, with 95% intervals over the tested sequences."""
+    """Draw accuracy by length of several runs, with 95% intervals over the tested sequences."""
     if not evaluations:
         raise ConfigError("plot: there is no evaluation to draw")
     rows = [
@@ -85,7 +84,7 @@ def accuracy_chart(evaluations: Mapping[str, Evaluation], *, title: str = "") ->
 
 
 def guessing_levels(evaluation: Evaluation) -> dict[str, float]:
-    """The accuracy of guessing every answer, and of guessing one and knowing the rest."""
+    """Return the accuracy of guessing all answers, and of guessing one answer with all others right."""
     levels = {"guessing all": evaluation.chance_all}
     if len(evaluation.chance) > 1:
         levels |= {f"all but the {name} right": level for name, level in evaluation.chance.items()}
@@ -118,89 +117,131 @@ def length_chart(
     right: str = "all answers right",
     names: Sequence[str] = (),
 ) -> Spec:
-    """Lines with bands, the training length, three times it, and guessing.
+    """Draw lines with bands, the training length, three times it, and the accuracy of guessing.
 
-    `names` fixes the colours: a run has the same one in every chart that is given the same names.
+    `names` fixes the colours: a run has the same colour in all charts that are given the same names.
     """
-    import altair as alt
-
     lengths = sorted({point.length for point in points})
     shown = list(dict.fromkeys(point.run for point in points))
     names = list(names or shown)
     points = sorted(points, key=lambda point: names.index(point.run))  # also the order of drawing
-    legend = _legend(alt, shown, symbolSize=130, symbolStrokeWidth=0)
-    color = _by_run(alt, alt.Color, names, legend)
-    dash, shape = _by_run(alt, alt.StrokeDash, names, legend, DASHES), _by_run(alt, alt.Shape, names, legend, SHAPES)
-    x = alt.X(
-        "length:Q",
+    legend = _legend(shown, symbolSize=130, symbolStrokeWidth=0)
+    color = _by_run(names, legend)
+    length = quantity(
+        "length",
         title="length (items in a sequence)",
-        scale=alt.Scale(type="log", domain=[lengths[0], lengths[-1]], nice=False),
-        axis=alt.Axis(values=_ticks(lengths), format="d", grid=False, labelOverlap=True),
+        scale={"type": "log", "domain": [lengths[0], lengths[-1]], "nice": False},
+        axis={"values": _ticks(lengths), "format": "d", "grid": False, "labelOverlap": True},
     )
-    y = alt.Y("accuracy:Q", title=right, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
+    accuracy = quantity("accuracy", title=right, scale={"domain": [0, 1]}, axis={"format": "%"})
+    place = {"x": length, "y": accuracy, "color": color}
     tooltip = [
-        alt.Tooltip("run:N"),
-        alt.Tooltip("length:Q"),
-        alt.Tooltip("accuracy:Q", format=".1%"),
-        alt.Tooltip("interval:N", title="95% interval"),
-        alt.Tooltip("over:N"),
+        nominal("run"),
+        quantity("length"),
+        quantity("accuracy", format=".1%"),
+        nominal("interval", title="95% interval"),
+        nominal("over"),
     ]
-    base = alt.Chart(alt.NamedData("points"))
-    layers: list[Any] = [
-        *_marks(alt, training_length, lengths),
-        *_guessing(alt, guessing, lengths),
-        base.transform_filter("datum.low !== null")
-        .mark_area(opacity=0.2)
-        .encode(x=x, y=alt.Y("low:Q", title=""), y2="high:Q", color=color),
-        base.mark_line(strokeWidth=2.5).encode(x=x, y=y, color=color, strokeDash=dash),
-        base.mark_point(filled=True, opacity=0.9, strokeWidth=0).encode(
-            x=x, y=y, color=color, shape=shape, size=alt.Size("size:Q", scale=None), tooltip=tooltip
+    band = {"x": length, "y": quantity("low", title=""), "y2": {"field": "high"}, "color": color}
+    shape, size = _by_run(names, legend, SHAPES), quantity("size", scale=None)
+    layers = [
+        *_length_marks(training_length, lengths),
+        *_guessing_lines(guessing, lengths),
+        layer({"type": "area", "opacity": 0.2}, band, transform=[{"filter": "datum.low !== null"}]),
+        layer({"type": "line", "strokeWidth": 2.5}, place | {"strokeDash": _by_run(names, legend, DASHES)}),
+        layer(
+            {"type": "point", "filled": True, "opacity": 0.9, "strokeWidth": 0},
+            place | {"shape": shape, "size": size, "tooltip": tooltip},
         ),
     ]
     sizes = _sizes([name for name in names if name in shown])
-    return finished(alt, layers, [point.to_row() | {"size": sizes[point.run]} for point in points], title)
+    return layered(layers, [point.to_row() | {"size": sizes[point.run]} for point in points], title)
 
 
-def run_color(alt: Any, shown: Sequence[str], names: Sequence[str]) -> Any:
-    """A colour for each of the names, and a legend of those that are shown."""
-    return _by_run(alt, alt.Color, names, _legend(alt, shown, symbolType="stroke", symbolStrokeWidth=4))
+def curves_chart(
+    rows: list[dict[str, Any]], switches: list[dict[str, Any]], names: Sequence[str], title: str, is_loss: bool
+) -> Spec:
+    """Draw a thin line by step for each run, with the switches marked. A row has lists `step` and `value`."""
+    values = [value for row in rows for value in row["value"]]
+    shown = {row["run"] for row in rows}
+    legend = _legend([name for name in names if name in shown], symbolType="stroke", symbolStrokeWidth=4)
+    color = _by_run(names, legend)
+    step = quantity("step", title="step", scale={"nice": False}, axis={"grid": False, "tickCount": 6})
+    if is_loss:
+        scale = {"type": "log", "nice": False} if min(values) > 0 else {}
+        y = quantity("value", title="loss", scale=scale, axis={"tickCount": 5})
+    else:
+        y = quantity("value", title="accuracy", scale={"domain": [0, 1]}, axis={"format": "%"})
+    at_step = quantity("step", format=",")
+    tooltip = [nominal("run"), nominal("seed"), at_step]
+    tooltip.append(quantity("value", title=title, format=".4f" if is_loss else ".1%"))
+    place, flat = {"x": step, "y": y, "color": color}, {"transform": [{"flatten": ["step", "value"]}]}
+    rule = {"x": step, "color": color, "tooltip": [nominal("run"), nominal("what", title="switch"), at_step]}
+    layers = [
+        layer({"type": "line", "strokeWidth": 1.4, "opacity": 0.7}, place | {"detail": nominal("seed")}, **flat),
+        layer({"type": "point", "size": 60, "opacity": 0}, place | {"tooltip": tooltip}, name=HOVER, **flat),
+    ]
+    if switches:  # Vega warns about a layer without data
+        mark = {"type": "rule", "strokeDash": [4, 3], "strokeWidth": 1.5}
+        layers.insert(0, layer(mark, rule, {"values": switches}))
+    return layered(layers, rows, title, height=220)
 
 
-def _by_run(alt: Any, channel: Any, names: Sequence[str], legend: Any, values: Sequence[Any] = ()) -> Any:
-    """A channel that tells runs apart; values are dealt out in order, and again from the second on."""
-    dealt = list(islice(chain(values[:1], cycle(values[1:])), len(names)))
-    scale = alt.Scale(domain=list(names), range=dealt) if dealt else alt.Scale(domain=list(names))
-    return channel("run:N", scale=scale, legend=legend)
+def quantity(name: str, **more: Any) -> Spec:
+    """Return a quantitative channel."""
+    return {"field": name, "type": "quantitative", **more}
 
 
-def _legend(alt: Any, shown: Sequence[str], **symbols: Any) -> Any:
-    return alt.Legend(
-        title=None,
-        values=list(shown),
-        orient="top",
-        offset=24,
-        symbolOpacity=1,
-        columns=alt.ExprRef("width < 480 ? 2 : 4"),
-        labelLimit=alt.ExprRef("width < 480 ? width / 2 - 24 : width / 4 + 60"),
+def nominal(name: str, **more: Any) -> Spec:
+    """Return a nominal channel."""
+    return {"field": name, "type": "nominal", **more}
+
+
+def layer(mark: Spec, encoding: Spec, data: Spec | None = None, **more: Any) -> Spec:
+    """Return a layer; its data are the chart's points unless given."""
+    return {"data": data or {"name": "points"}, "mark": mark, "encoding": encoding, **more}
+
+
+def layered(layers: list[Spec], points: list[dict[str, Any]], title: str, height: int = 320) -> Spec:
+    """Return the layers as one chart in the common size and style."""
+    return {
+        "$schema": SCHEMA,
+        "config": chart_config(),
+        "title": {"text": title, "limit": {"expr": "width + 40"}},
+        "width": 560,
+        "height": height,
+        "layer": layers,
+        "datasets": {"points": points},
+    }
+
+
+def _by_run(names: Sequence[str], legend: Spec, values: Sequence[Any] = ()) -> Spec:
+    """Return a channel that distinguishes runs; the values are assigned in order, and again from the second on."""
+    assigned = list(islice(chain(values[:1], cycle(values[1:])), len(names)))
+    return nominal("run", scale={"domain": list(names)} | ({"range": assigned} if assigned else {}), legend=legend)
+
+
+def _legend(shown: Sequence[str], **symbols: Any) -> Spec:
+    return {
+        "title": None,
+        "values": list(shown),
+        "orient": "top",
+        "offset": 24,
+        "symbolOpacity": 1,
+        "columns": {"expr": "width < 480 ? 2 : 4"},
+        "labelLimit": {"expr": "width < 480 ? width / 2 - 24 : width / 4 + 60"},
         **symbols,
-    )
+    }
 
 
 def _sizes(drawn: Sequence[str]) -> dict[str, float]:
-    """The size of each run's points, in the order of drawing; in the data, for a scale would space them evenly."""
+    """Return the size of each run's points, in the order of drawing. A Vega scale would space them evenly."""
     largest = min(LARGEST_POINT, POINT / SHRINK ** (len(drawn) - 1))
     return {name: max(SMALLEST_POINT, largest * SHRINK**i) for i, name in enumerate(drawn)}
 
 
-def finished(alt: Any, layers: Sequence[Any], points: list[dict[str, Any]], title: str, height: int = 320) -> Spec:
-    """The layers as one chart, in the size and type that all charts have; `points` is what NamedData("points") is."""
-    heading = alt.TitleParams(title, limit=alt.ExprRef("width + 40"))
-    chart = alt.layer(*layers).properties(width=560, height=height, title=heading).configure(**chart_config())
-    return chart.to_dict() | {"datasets": {"points": points}}  # altair would copy and check every point
-
-
 def _ticks(lengths: list[int]) -> list[int]:
-    """Tested lengths that stand far enough apart to be read."""
+    """Return the tested lengths that are far enough apart to be readable."""
     kept = [lengths[0]]
     for length in lengths[1:]:
         if length / kept[-1] >= 1.19:
@@ -208,30 +249,30 @@ def _ticks(lengths: list[int]) -> list[int]:
     return kept
 
 
-def _marks(alt: Any, training_length: int, lengths: list[int]) -> list[Any]:
-    """Upright lines at the training length and at three times it."""
+def _length_marks(training_length: int, lengths: list[int]) -> list[Spec]:
+    """Return vertical lines at the training length and at three times it."""
     marks = [
         {"at": training_length, "label": f"trained up to {training_length}"},
         {"at": CLAIM * training_length, "label": f"{CLAIM}x"},
     ]
-    shown = [mark for mark in marks if lengths[0] <= mark["at"] <= lengths[-1]]
-    if not shown:  # Vega warns of a layer without data
+    shown = {"values": [mark for mark in marks if lengths[0] <= mark["at"] <= lengths[-1]]}
+    if not shown["values"]:  # Vega warns about a layer without data
         return []
-    base = alt.Chart(alt.Data(values=shown))
-    rule = base.mark_rule(style="guide", strokeWidth=1).encode(x="at:Q")
-    text = base.mark_text(style="remark", baseline="bottom").encode(x="at:Q", y=alt.value(-5), text="label:N")
-    return [rule, text]
+    text = {"x": quantity("at"), "y": {"value": -5}, "text": nominal("label")}
+    return [
+        layer({"type": "rule", "style": "guide", "strokeWidth": 1}, {"x": quantity("at")}, shown),
+        layer({"type": "text", "style": "remark", "baseline": "bottom"}, text, shown),
+    ]
 
 
-def _guessing(alt: Any, guessing: Mapping[str, float], lengths: list[int]) -> list[Any]:
-    """Dashed lines at the accuracy of guessing."""
+def _guessing_lines(guessing: Mapping[str, float], lengths: list[int]) -> list[Spec]:
+    """Return dashed lines at the accuracy of guessing."""
     readable: list[dict[str, Any]] = []
     for label, level in sorted(guessing.items(), key=lambda item: item[1]):
-        if not readable or level - readable[-1]["at"] > 0.05:  # closer ones would be drawn over each other
+        if not readable or level - readable[-1]["at"] > 0.05:  # labels closer than this would overlap
             readable.append({"at": level, "from": lengths[0], "label": f"{label}: {level:.1%}"})
-    base = alt.Chart(alt.Data(values=readable))
-    rule = base.mark_rule(style="guide", strokeDash=[5, 4]).encode(y="at:Q")
-    text = base.mark_text(style="remark", align="left", baseline="bottom", dx=6, dy=-3).encode(
-        y="at:Q", x="from:Q", text="label:N"
-    )
-    return [rule, text]
+    text = {"x": quantity("from"), "y": quantity("at"), "text": nominal("label")}
+    mark = {"type": "text", "style": "remark", "align": "left", "baseline": "bottom", "dx": 6, "dy": -3}
+    data = {"values": readable}
+    rule = layer({"type": "rule", "style": "guide", "strokeDash": [5, 4]}, {"y": quantity("at")}, data)
+    return [rule, layer(mark, text, data)]

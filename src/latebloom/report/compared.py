@@ -1,4 +1,4 @@
-"""Arms against each other, seed by seed: all of them, or each with those that the study holds it against."""
+"""Paired comparisons of arms over shared seeds: each arm with its baselines, or all pairs of arms."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -8,14 +8,16 @@ from latebloom.report.statistics import EXACT_UP_TO, FLIPS_DRAWN, SETTLED_AT, Co
 from latebloom.report.study_tables import accuracy_cell, p_value, points, times
 from latebloom.report.tables import EMPTY, Cell, Table
 
-TESTED = ("ahead in", "Cliff's delta", "p", "p, corrected")
-"""The columns that tell how sure a difference is."""
 Compared = Mapping[int, Sequence[Comparison]]
-"""The comparisons of a panel at the compared length and at the longest."""
+"""The comparisons of a panel at the compared length and at the longest tested one."""
 
 
 def comparisons(several: Sequence[Panel]) -> Sequence[Compared]:
-    """Of each panel; Holm's correction is over all that a study compares near, and apart from it over all far."""
+    """Return the comparisons of each panel.
+
+    Holm's correction covers all comparisons that a study makes at the compared length; those at the longest length are
+    a family of their own.
+    """
     found = [{length: _pairs(panel, length) for length in panel.near_and_far} for panel in several]
     for study in {panel.study for panel in several}:
         of_study = [one for one, panel in zip(found, several, strict=True) if panel.study == study]
@@ -28,7 +30,7 @@ def comparisons(several: Sequence[Panel]) -> Sequence[Compared]:
 
 
 def _pairs(panel: Panel, length: int) -> list[Comparison]:
-    """Each arm and those that it is held against; if the study names none, all pairs, the better first."""
+    """Compare each arm with its baselines; if the study names none, all pairs of arms, the better one first."""
     if panel.against:
         pairs = [(arm, other) for arm, others in panel.against.items() for other in others]
     else:
@@ -38,71 +40,59 @@ def _pairs(panel: Panel, length: int) -> list[Comparison]:
 
 
 def comparison_tables(panel: Panel, compared: Compared) -> dict[str, Table]:
-    """What each change does, where the study says what its arms are held against; if not, every pair of arms. One table
-    near and one far."""
-    make, name = (effects_table, "effects") if panel.against else (comparison_table, "compared")
+    """Return a table for the compared length and one for the longest: `effects` if the study names baselines,
+    `compared` if not."""
+    name = "effects" if panel.against else "compared"
     names = dict(zip(panel.near_and_far, (name, f"{name}-far"), strict=False))
-    return {names[length]: make(panel, length, several) for length, several in compared.items() if several}
+    return {names[length]: comparison_table(panel, length, several) for length, several in compared.items() if several}
 
 
 def comparison_table(panel: Panel, length: int, compared: Sequence[Comparison]) -> Table:
-    """Arms against each other at one length, the better first."""
-    return Table(
-        title=f"Arms compared at length {length} ({length / panel.training_length:.3g}x): {panel.title}",
-        head=("first", "second", "difference", *TESTED),
-        rows=tuple((Cell(one.first), Cell(one.second), *_cells(one)) for one in compared),
-        note=f"Difference: percentage points, the mean over shared seeds of first minus second. {_about(compared)}",
-        names=2,
-    )
-
-
-def effects_table(panel: Panel, length: int, compared: Sequence[Comparison]) -> Table:
-    """Each arm at one length, and how far it is ahead of those that it is held against."""
+    """Return the paired differences at one length, with the accuracy of each arm if the study names baselines."""
     pairs = {(one.first, one.second): one for one in compared}
+    if panel.against:
+        wanted = [(arm, other) for arm in panel.shown for other in panel.against[arm] or ("",)]
+        title, level = f"Effects of changes at length {length}", (times(panel, length),)
+    else:
+        wanted, title, level = list(pairs), f"Arms compared at length {length}", ()
     rows = []
-    for arm in panel.shown:
-        for other in panel.against[arm] or ("",):
-            one = pairs.get((arm, other))
-            cells = _cells(one) if one else (EMPTY,) * (1 + len(TESTED))
-            rows.append((Cell(arm), Cell(other) if other else EMPTY, accuracy_cell(panel, arm, length), *cells))
+    for arm, other in wanted:
+        accuracy = (accuracy_cell(panel, arm, length),) if level else ()
+        rows.append((Cell(arm), Cell(other) if other else EMPTY, *accuracy, *_cells(pairs.get((arm, other)))))
     return Table(
-        title=f"What each change does at length {length}: {panel.title}",
-        head=("arm", "against", times(panel, length), "ahead, points", *TESTED),
+        title=f"{title}: {panel.title}",
+        head=("arm", "baseline", *level, "difference, points", "ahead in", "Cliff's delta", "p", "p, corrected"),
         rows=tuple(rows),
-        note=(
-            "Ahead: percentage points, the mean over shared seeds of the arm less the one that it is held against. "
-            + _about(compared)
-        ),
+        note=_note(compared),
         names=2,
     )
 
 
-def _cells(one: Comparison) -> tuple[Cell, ...]:
-    """A difference, and how sure it is."""
+def _cells(one: Comparison | None) -> tuple[Cell, ...]:
+    """Return a difference and its significance."""
+    if one is None:
+        return (EMPTY,) * 5
     tied = f", {one.tied} tied" if one.tied else ""
-    return (
-        points(one.difference),
-        Cell(f"{one.ahead} of {one.difference.seeds} seeds{tied}"),
-        Cell(f"{one.dominance:+.2f}"),
-        Cell(p_value(one.p)),
-        Cell(p_value(one.p_corrected)),
-    )
+    ahead = f"{one.ahead} of {one.difference.seeds} seeds{tied}"
+    numbers = (ahead, f"{one.dominance:+.2f}", p_value(one.p), p_value(one.p_corrected))
+    return points(one.difference), *map(Cell, numbers)
 
 
-def _about(compared: Sequence[Comparison]) -> str:
-    """What the numbers are, for how many comparisons p is corrected, and what it is at best."""
+def _note(compared: Sequence[Comparison]) -> str:
+    """Explain the columns, the correction, and the smallest possible p value if it is not small enough."""
     many = compared[0].together
     text = (
-        "Its interval is a bootstrap's of 95%, not corrected for many comparisons, and with fewer than about ten seeds "
-        "somewhat too narrow. Cliff's delta: how often a seed of the one arm beats one of the other, less how often it "
-        "is beaten (-1 to 1); any two seeds count, so a few that fall far can give the mean the other sign. "
-        f"p: two-sided sign-flip permutation test over shared seeds, all flips of up to {EXACT_UP_TO} of them and of "
-        f"more {FLIPS_DRAWN:,} that are drawn; corrected after Holm for the {many} pair{'s' * (many > 1)} that the "
-        "study compares this far out."
+        "Difference: arm - baseline in percentage points, the mean over shared seeds, with a 95% bootstrap interval "
+        "that is not corrected for multiple comparisons, and with fewer than about ten seeds is somewhat too narrow. "
+        "Cliff's delta: how often a seed of the arm beats one of the baseline minus how often it loses (-1 to 1), over "
+        "all pairs of seeds. p: two-sided sign-flip permutation test over shared seeds, with all flips for up to "
+        f"{EXACT_UP_TO} seeds and {FLIPS_DRAWN:,} random ones for more; corrected (Holm) for the {many} "
+        f"comparison{'s' * (many > 1)} of the study at this distance."
     )
     stuck = [one for one in compared if one.smallest_corrected >= SETTLED_AT]
     if stuck:
         most = max(stuck, key=lambda one: one.difference.seeds)
         fewer = " or fewer" * (len({one.difference.seeds for one in stuck}) > 1)
-        text += f" With {most.difference.seeds} shared seeds{fewer} it is {p_value(most.smallest_corrected)} at best."
+        smallest = p_value(most.smallest_corrected)
+        text += f" With {most.difference.seeds} shared seeds{fewer} the corrected p cannot be below {smallest}."
     return text

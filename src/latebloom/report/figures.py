@@ -1,59 +1,114 @@
-"""The pictures of a panel: accuracy by length, each answer alone, and the curves of training."""
+"""The figures of a panel: accuracy by length, arms side by side, effects of changes, and training curves."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
 from latebloom.evaluation.result import CLAIM
-from latebloom.report.charts import HOVER, Point, Spec, finished, guessing_levels, length_chart, run_color
+from latebloom.report.charts import (
+    Point,
+    Spec,
+    curves_chart,
+    guessing_levels,
+    layer,
+    layered,
+    length_chart,
+    nominal,
+    quantity,
+)
+from latebloom.report.compared import Compared
 from latebloom.report.panel import Panel
+from latebloom.report.statistics import Estimate, mean_interval, paired
+from latebloom.report.study_tables import if_few, times
 from latebloom.results.record import RunRecord
+
+MOST_LINES = 6
+"""More arms than this are hard to follow as lines by length."""
+ROW, LINE = 30, 12
+"""Height in pixels of an arm, and of a line of its name."""
+DOTS_NOTE = "Dots: means over seeds with 95% bootstrap intervals. Ticks: single seeds."
+CURVES_NOTE = (
+    "A line for each seed. Dashed vertical lines: the switch, which ends the delay. Accuracy is measured on held-out "
+    "sequences, and includes answers that are not in the loss yet."
+)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart, the end of its file's name, and what a page says below it."""
+    """A chart, the end of its file name, its caption, and the fold of the page in which it stands."""
 
     name: str
     chart: Spec
     note: str = ""
+    fold: str = ""
+
+
+def is_crowded(panel: Panel) -> bool:
+    """Return whether there are too many arms for lines."""
+    return len(panel.shown) > MOST_LINES
+
+
+def all_figures(panel: Panel, compared: Compared) -> list[Figure]:
+    """Return the figures of a panel in the order of the page."""
+    if not panel.shown:
+        return curve_figures(panel)
+    lines, dots = accuracy_figure(panel), [arms_figure(panel), effects_figure(panel, compared)]
+    found = [*dots, lines] if is_crowded(panel) else [lines, *dots]
+    return [*(figure for figure in found if figure), *answer_figures(panel), *curve_figures(panel)]
 
 
 def accuracy_figure(panel: Panel) -> Figure:
-    """All answers right, by length: the main picture."""
-    return Figure("accuracy", _by_length(panel, None, f"{panel.study}: {panel.title}"))
+    """Return the main figure: the share of sequences with all answers right, by length."""
+    sequences = sorted({count.sequences for one in panel.evaluations for count in one.counts})
+    tested = f"{sequences[0]:,}" if len(sequences) == 1 else f"{sequences[0]:,} to {sequences[-1]:,}"
+    note = (
+        f"One seed: there are no error bars over seeds. Bands: exact 95% intervals over the {tested} sequences of a "
+        "length. Points are tested lengths."
+    )
+    if not panel.is_single:
+        narrow = if_few(panel) or ", somewhat too narrow for fewer than about ten"
+        note = (
+            f"Means over seeds; bands are 95% bootstrap intervals over seeds{narrow}. {tested} sequences for each "
+            "length and seed. Points are tested lengths."
+        )
+    title = f"{panel.study}: {panel.title}"
+    return Figure("accuracy", _by_length(panel, None, title), note, "By length" if is_crowded(panel) else "")
 
 
 def answer_figures(panel: Panel) -> list[Figure]:
-    """The same for each named answer, where a task has several."""
-    if len(panel.answers) < 2:
-        return []
-    return [Figure(f"accuracy-{name}", _by_length(panel, name, f"{name} alone")) for name in panel.answers]
+    """Return accuracy by length of each named answer, if the task has several."""
+    names = panel.answers if len(panel.answers) > 1 else []
+    fold = "Each answer alone"
+    return [Figure(f"accuracy-{name}", _by_length(panel, name, f"{name} alone"), fold=fold) for name in names]
 
 
 def curve_figures(panel: Panel) -> list[Figure]:
-    """Loss and held-out accuracy by step, a thin line a seed, with the switch marked."""
+    """Return loss and held-out accuracy by step, a thin line for each seed, with the switch marked."""
     measured = {(point.measure, point.length) for run in panel.runs for point in run.curve}
     start = panel.training_length
     wanted: list[tuple[str, int | None, str]] = [("loss", None, "loss")]
-    for length in (start, CLAIM * start):
-        wanted.append(("accuracy", length, f"all answers right at {length}"))
+    wanted += [("accuracy", length, f"all answers right at {length}") for length in (start, CLAIM * start)]
     if len(panel.answers) > 1:
         wanted += [(f"accuracy_{name}", CLAIM * start, f"{name} right at {CLAIM * start}") for name in panel.answers]
-    return [
-        Figure(f"curve-{measure}{'' if length is None else f'-{length}'}", _curves(panel, measure, length, title))
-        for measure, length, title in wanted
-        if (measure, length) in measured
-    ]
+    switches = {(run.arm, run.switch_step) for run in panel.runs if run.switch_step is not None}
+    marks = [{"run": arm, "step": step, "what": "end of the delay"} for arm, step in sorted(switches)]
+    figures = []
+    for measure, length, title in wanted:
+        if (measure, length) in measured:
+            rows = [row for run in panel.runs if (row := _curve(run, measure, length))]
+            chart = curves_chart(rows, marks, panel.of_study, title, is_loss=measure == "loss")
+            name = f"curve-{measure}{'' if length is None else f'-{length}'}"
+            figures.append(Figure(name, chart, CURVES_NOTE, "Training curves"))
+    return figures
 
 
 def _by_length(panel: Panel, answer: str | None, title: str) -> Spec:
     points = []
     for arm in panel.shown:
         for length in panel.lengths:
-            found = panel.estimate(arm, length, answer)
-            if found is not None:
-                over = f"{found.seeds} seed{'s' * (found.seeds > 1)}"
+            if (found := panel.estimate(arm, length, answer)) is not None:
+                over = "sequences of one seed" if panel.is_single else f"{found.seeds} seed{'s' * (found.seeds > 1)}"
                 points.append(Point(arm, length, found.mean, found.low, found.high, over))
     first = panel.evaluations[0]
     guessing = guessing_levels(first) if answer is None else {"guessing": first.chance[answer]}
@@ -61,47 +116,117 @@ def _by_length(panel: Panel, answer: str | None, title: str) -> Spec:
     return length_chart(points, panel.training_length, guessing, title=title, right=right, names=panel.of_study)
 
 
-def _curves(panel: Panel, measure: str, length: int | None, title: str) -> Spec:
-    import altair as alt
-
-    rows = [row for run in panel.runs if (row := _curve(run, measure, length))]
-    values = [value for row in rows for value in row["value"]]
-    shown = {row["run"] for row in rows}
-    color = run_color(alt, [arm for arm in panel.arms if arm in shown], panel.of_study)
-    x = alt.X("step:Q", title="step", scale=alt.Scale(nice=False), axis=alt.Axis(grid=False, tickCount=6))
-    if measure == "loss":
-        scale = alt.Scale(type="log", nice=False) if min(values) > 0 else alt.Scale()
-        y = alt.Y("value:Q", title="loss", scale=scale, axis=alt.Axis(tickCount=5))
-    else:
-        y = alt.Y("value:Q", title="accuracy", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
-    tooltip = [
-        alt.Tooltip("run:N"),
-        alt.Tooltip("seed:N"),
-        alt.Tooltip("step:Q", format=","),
-        alt.Tooltip("value:Q", title=title, format=".4f" if measure == "loss" else ".1%"),
-    ]
-    # A run's curve travels as two lists, a tenth of the size of a row a point.
-    base = alt.Chart(alt.NamedData("points")).transform_flatten(["step", "value"])
-    switches = {(run.arm, run.switch_step) for run in panel.runs if run.switch_step is not None}
-    marks = [{"run": arm, "step": step, "what": "end of the delay"} for arm, step in sorted(switches)]
-    switch = [alt.Tooltip("run:N"), alt.Tooltip("what:N", title="switch"), alt.Tooltip("step:Q", format=",")]
-    rule = alt.Chart(alt.Data(values=marks)).mark_rule(strokeDash=[4, 3], strokeWidth=1.5)
-    layers: list[Any] = [
-        *([rule.encode(x=x, color=color, tooltip=switch)] if marks else []),  # Vega warns of a layer without data
-        base.mark_line(strokeWidth=1.4, opacity=0.7).encode(x=x, y=y, color=color, detail="seed:N"),
-        base.mark_point(size=60, opacity=0).encode(x=x, y=y, color=color, tooltip=tooltip).properties(name=HOVER),
-    ]
-    return finished(alt, layers, rows, title, height=220)
-
-
 def _curve(run: RunRecord, measure: str, length: int | None) -> dict[str, Any] | None:
-    # What is no number could not be drawn, nor be written as JSON.
+    """Return a run's curve as two lists, a tenth of the size of a row for each point. JSON has no NaN."""
     points = [p for p in run.curve if (p.measure, p.length) == (measure, length) and isfinite(p.value)]
     if not points:
         return None
-    return {
-        "run": run.arm,
-        "seed": run.seed,
-        "step": [point.step for point in points],
-        "value": [float(f"{point.value:.4g}") for point in points],
+    values = [float(f"{point.value:.4g}") for point in points]
+    return {"run": run.arm, "seed": run.seed, "step": [point.step for point in points], "value": values}
+
+
+def arms_figure(panel: Panel) -> Figure | None:
+    """Return every arm and seed at the compared length and at the longest; None if the lines show as much."""
+    if panel.is_single and not is_crowded(panel):
+        return None
+    rows = []
+    for length in panel.near_and_far:
+        for arm in panel.shown:
+            if by_seed := panel.by_seed(arm, length):
+                rows += _dots(arm, times(panel, length), mean_interval(by_seed.values()), by_seed)
+    x = quantity(
+        "value",
+        title="all answers right",
+        scale={"domain": [0, 1]},
+        axis={"tickCount": 5, "labelExpr": "format(datum.value, '.0%')"},
+    )
+    chart = _dots_chart(rows, panel, panel.shown, f"{panel.study}: {panel.title}", x, "accuracy", ".1%")
+    return Figure("arms", chart, DOTS_NOTE)
+
+
+def effects_figure(panel: Panel, compared: Compared) -> Figure | None:
+    """Return the paired difference of each arm and its baselines; None if the study names no baselines."""
+    pairs = [(length, one) for length, several in compared.items() for one in several]
+    if not panel.against or not pairs:
+        return None
+    rows, reference = [], panel.reference
+    for length, one in pairs:
+        name = one.first if one.second == reference else f"{one.first}\nagainst {one.second}"
+        differences = paired(*(panel.by_seed(arm, length) for arm in (one.first, one.second)))
+        rows += _dots(name, times(panel, length), one.difference, differences, in_points=True)
+    names = list(dict.fromkeys(row["arm"] for row in rows))
+    baselines = ["the arm named under it"] * any(one.second != reference for _, one in pairs)
+    baselines += [] if reference is None else [reference]
+    note = f"Paired difference of each arm and its baseline ({' or '.join(baselines)}). {DOTS_NOTE}"
+    unless = " unless named" * (len(baselines) > 1)
+    what = "effects of changes" if reference is None else f"against {reference}{unless}"
+    x = quantity(
+        "value",
+        title="difference, percentage points",
+        scale={"nice": True},
+        axis={"tickCount": 5, "labelExpr": "datum.value ? format(datum.value, '+~g') : '0'"},
+    )
+    chart = _dots_chart(rows, panel, names, f"{panel.study}, {what}: {panel.title}", x, "difference", "+.1f")
+    zero = layer(
+        {"type": "rule", "style": "guide", "strokeWidth": 1}, {"x": quantity("value")}, {"values": [{"value": 0}]}
+    )
+    chart["layer"].insert(0, zero)
+    return Figure("effects", chart, note)
+
+
+def _dots(
+    arm: str, at: str, mean: Estimate, by_seed: Mapping[int, float], in_points: bool = False
+) -> list[dict[str, Any]]:
+    """Return a row for the mean over seeds, and one for each seed."""
+    unit = 100 if in_points else 1
+    low, high = (None if end is None else unit * end for end in (mean.low, mean.high))
+    interval = "none" if low is None else f"{low:+.1f} to {high:+.1f}" if in_points else f"{low:.1%} to {high:.1%}"
+    middle = {"value": unit * mean.mean, "low": low, "high": high, "interval": interval, "seeds": mean.seeds}
+    place = {"arm": arm, "at": at}
+    return [place | middle, *(place | {"seed": seed, "value": unit * value} for seed, value in by_seed.items())]
+
+
+def _dots_chart(
+    rows: list[dict[str, Any]], panel: Panel, names: Sequence[str], title: str, x: Spec, measure: str, form: str
+) -> Spec:
+    """Draw a row for each arm, with a dot, an interval and ticks near and far."""
+    near_and_far = [times(panel, length) for length in panel.near_and_far]
+    color = {
+        "field": "at",
+        "type": "ordinal",  # lengths must not have the colours of arms
+        "scale": {"domain": near_and_far},
+        "legend": {"title": None, "orient": "top", "symbolType": "circle", "symbolOpacity": 1, "symbolStrokeWidth": 0},
     }
+    # A name may have two lines: the arm and its baseline.
+    two_lines = {"condition": {"test": "indexof(datum.label, '\\n') >= 0", "value": -LINE / 2}, "value": 0}
+    axis = {
+        "labelLimit": 200,
+        "labelPadding": 10,
+        "labelExpr": "split(datum.label, '\\n')",
+        "labelLineHeight": LINE,
+        "labelOffset": two_lines,
+        "ticks": False,
+        "domain": False,
+    }
+    offset = nominal("at", scale={"domain": near_and_far, "paddingInner": 0.2, "paddingOuter": 0.6})
+    place = {"y": nominal("arm", title=None, sort=list(names), axis=axis), "yOffset": offset, "color": color}
+    seeds, means = [{"filter": "isValid(datum.seed)"}], [{"filter": "!isValid(datum.seed)"}]
+    of_mean = [
+        nominal("arm"),
+        nominal("at", title="length"),
+        quantity("value", title=f"mean {measure}", format=form),
+        nominal("interval", title="95% interval"),
+        quantity("seeds"),
+    ]
+    of_seed = [nominal("arm"), nominal("seed"), quantity("value", title=measure, format=form)]
+    ends = {"x": quantity("low", title=x["title"]), "x2": {"field": "high"}}
+    layers = [
+        layer(
+            {"type": "tick", "thickness": 1.5, "size": 9, "opacity": 0.55},
+            place | {"x": x, "tooltip": of_seed},
+            transform=seeds,
+        ),
+        layer({"type": "rule", "strokeWidth": 2}, place | ends, transform=[*means, {"filter": "datum.low !== null"}]),
+        layer({"type": "circle", "size": 70, "opacity": 1}, place | {"x": x, "tooltip": of_mean}, transform=means),
+    ]
+    return layered(layers, rows, title, height=ROW * len(names))

@@ -1,56 +1,75 @@
-"""Self-contained pages: text, tables and charts in one file that works offline and asks nobody for anything."""
+"""Self-contained HTML pages: text, tables and charts in one file that loads nothing from the network."""
 
 import json
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
-from typing import Any
+from itertools import groupby
 
-from latebloom.evaluation.result import Evaluation
-from latebloom.report.charts import Spec, accuracy_chart
-from latebloom.report.tables import as_html, length_table
+from latebloom.report.charts import Spec
+from latebloom.report.figures import Figure
+from latebloom.report.panel import Panel
+from latebloom.report.tables import Table, as_html
 from latebloom.report.theme import chart_config
+from latebloom.results.record import RunRecord
+
+MOST_ROWS = 15
+"""A table with more rows is folded."""
+MOST_IN_A_BROWSER = 2**53
+"""JavaScript rounds larger integers."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """The report of one panel."""
+
+    name: str
+    """For file names and HTML ids: letters, digits and dashes."""
+    panel: Panel
+    headline: str
+    caveats: str
+    """How far the seeds support the headline."""
+    figures: Sequence[Figure]
+    tables: dict[str, Table]
+    every_length: Table
 
 
 @dataclass
 class Page:
-    """A page in the making: HTML added piece by piece, and the charts that its script will draw.
-
-    Names, sentences and settings are data: whatever is given to `text`, `table` and the like shows as text.
-    """
+    """A page under construction: HTML pieces, and the charts that its script draws."""
 
     title: str
     body: list[str] = field(default_factory=list)
     charts: dict[str, Spec] = field(default_factory=dict)
 
     def add(self, html: str) -> None:
-        """HTML that is ready; the only way in for markup."""
+        """Add HTML as it is. All other methods escape what they are given."""
         self.body.append(html)
 
-    def text(self, text: str, kind: str = "") -> None:
-        self.add(f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>")
+    def text(self, text: str, kind: str = "note") -> None:
+        self.add(f'<p class="{kind}">{escape(text)}</p>' if text else "")
 
     def chart(self, name: str, chart: Spec, titled: bool = True) -> None:
-        """A chart as wide as its place. `name` is its element's id and the name of the file that it is saved as."""
+        """Add a chart as wide as its container. `name` is its id and the name of the file that it is saved as."""
         fitting = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
-        left_out = {"config"} if titled else {"config", "title"}  # the script gives it the theme's configuration
+        left_out = {"config"} if titled else {"config", "title"}  # the script sets the configuration of the theme
         self.charts[name] = {key: value for key, value in chart.items() if key not in left_out} | fitting
         self.add(f'<figure><div class="chart" id="{escape(name)}"></div></figure>')
 
-    def settings(self, heading: str, data: Any) -> None:
-        """Settings that unfold."""
-        text = json.dumps(data, indent=2)
-        self.add(f'<details class="more"><summary>{escape(heading)}</summary><pre>{escape(text)}</pre></details>')
+    def fold(self, summary: str) -> None:
+        """Begin a part that unfolds; it ends with `</details>`."""
+        self.add(f'<details class="more"><summary>{escape(summary)}</summary>')
 
     def html(self) -> str:
-        """The whole page as one string."""
+        """Return the whole page."""
         data = {"charts": self.charts, "config": {"light": chart_config(), "dark": chart_config(dark=True)}}
+        as_json = json.dumps(data).replace("<", "\\u003c")  # cannot end the script element
         scripts = (_vega(), _asset("page.js"))
-        # Nothing may be loaded from anywhere, and no script may run but these two; Vega compiles its expressions.
+        # Only these two scripts may run, and nothing may be loaded; Vega compiles its expressions (unsafe-eval).
         allowed = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
         policy = (
             f"default-src 'none'; script-src {allowed} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -62,36 +81,135 @@ class Page:
 <title>{escape(self.title)}</title><link rel="icon" href="data:,"><style>{_asset("page.css")}</style></head><body>
 <header><h1>{escape(self.title)}</h1><button id="theme" type="button">Dark</button></header>
 {chr(10).join(self.body)}
-<noscript><p class="note">The charts are drawn by a script; without one they are missing here.</p></noscript>
-<script type="application/json" id="data">{_as_script(data)}</script>
+<noscript><p class="note">The charts need JavaScript.</p></noscript>
+<script type="application/json" id="data">{as_json}</script>
 <script type="module">{scripts[0]}</script>
 <script type="module">{scripts[1]}</script>
 </body></html>
 """
 
 
-def comparison_page(
-    evaluations: Mapping[str, Evaluation], *, title: str, seen: str, notes: str, settings: Mapping[str, Any]
-) -> str:
-    """A few runs side by side: the sentence, the chart, the table, the settings."""
-    page = Page(title)
-    page.text(seen, "seen")
-    page.chart("accuracy", accuracy_chart(evaluations))
-    page.text(notes, "note")
-    page.add("<h2>Accuracy by length</h2>")
-    page.add(as_html(length_table(evaluations)))
-    page.text("All answers right, with exact 95% intervals over the tested sequences; one seed.", "note")
-    page.add("<h2>Settings</h2>")
-    for name, data in settings.items():
-        page.settings(name, data)
-    return page.html()
-
-
 def chart_page(chart: Spec) -> str:
-    """A chart and nothing else."""
+    """Return a page with nothing but a chart."""
     page = Page(chart["title"]["text"] or "Accuracy by length")
     page.chart("chart", chart, titled=False)
     return page.html()
+
+
+def study_page(sections: Sequence[Section], title: str = "", intro: Sequence[str] = ()) -> str:
+    """Return the report page: summary, figures, tables, and every run with the command that repeats it."""
+    studies = list(dict.fromkeys(section.panel.study for section in sections))
+    runs = [run for section in sections for run in section.panel.runs]
+    page = Page(title or ", ".join(studies))
+    for text in intro:
+        page.text(text, "seen")
+    done = sum(run.evaluation is not None for run in runs)
+    versions = "; ".join(dict.fromkeys(run.versions for run in runs if run.versions))
+    page.text(f"{done} of {len(runs)} runs finished.{f' Made with {versions}.' * bool(versions)}")
+    headings = {
+        section.name: section.panel.title if len(studies) == 1 else f"{section.panel.study}: {section.panel.title}"
+        for section in sections
+    }
+    if len(sections) > 1:
+        links = (
+            f'<li><a href="#{section.name}">{escape(headings[section.name])}</a>: {escape(section.headline)}</li>'
+            for section in sections
+        )
+        page.add(f"<nav><ul>{''.join(links)}</ul></nav>")
+    for section in sections:
+        page.add(f'<section><h2 id="{section.name}">{escape(headings[section.name])}</h2>')
+        _add_section(page, section)
+        page.add("</section>")
+    page.add('<h2 id="runs">Runs</h2>')
+    page.text("Every run, its configuration and the command that repeats it.")
+    page.add(
+        '<div class="search"><input id="search" type="search" placeholder="Search names, settings, versions" '
+        'aria-label="Search the runs"><small id="count" aria-live="polite"></small></div>'
+    )
+    page.body += map(_run, runs)
+    return page.html()
+
+
+def _add_section(page: Page, section: Section) -> None:
+    page.text(section.headline, "seen")
+    page.text(section.caveats)
+    folds = [list(group) for _, group in groupby(section.figures, key=lambda figure: figure.fold)]
+    before_tables = [group for group in folds if group[0].name in ("accuracy", "arms", "effects")]
+    for group in before_tables:
+        _add_figures(page, section.name, group)
+    if failures := [run for run in section.panel.runs if run.evaluation is None]:
+        failed = "; ".join(f"{run.arm}, seed {run.seed}: {run.failure}" for run in failures)
+        page.text(f"Runs that did not finish, and are left out: {failed}.")
+    explained: set[str] = set()
+    for table in section.tables.values():
+        page.add(f"<h3>{escape(table.title.partition(':')[0])}</h3>")
+        _add_table(page, table, f"{len(table.rows)} rows" if len(table.rows) > MOST_ROWS else "")
+        if table.note not in explained:
+            page.text(table.note)
+        explained.add(table.note)
+    _add_table(page, section.every_length, "Every tested length")
+    for group in folds:
+        if group not in before_tables:
+            _add_figures(page, section.name, group)
+
+
+def _add_table(page: Page, table: Table, fold: str) -> None:
+    if fold:
+        page.fold(fold)
+    page.add(as_html(table) + "</details>" * bool(fold))
+
+
+def _add_figures(page: Page, name: str, figures: Sequence[Figure]) -> None:
+    """Add figures with their captions; several of one fold stand side by side with one caption."""
+    fold, together = figures[0].fold, len(figures) > 1 and figures[0].fold
+    if fold:
+        page.fold(fold)
+    if together:
+        page.add('<div class="charts">')
+    for figure in figures:
+        page.chart(f"{name}-{figure.name}", figure.chart, titled=bool(together))
+        if not together:
+            page.text(figure.note)
+    if together:
+        page.add("</div>")
+        page.text(figures[0].note)
+    page.add("</details>" * bool(fold))
+
+
+def _run(run: RunRecord) -> str:
+    facts = [f"seed {run.seed}"]
+    if run.evaluation is None:
+        facts.append(f"failed: {run.failure}")
+    else:
+        far = run.evaluation.lengths[-1]
+        facts += [f"reach {run.evaluation.reach:.3g}x", f"{run.evaluation.accuracy(far):.1%} at {far}"]
+    facts += [] if run.switch_step is None else [f"switch at {run.switch_step:,}"]
+    facts += [] if run.steps is None else [f"{run.steps:,} steps"]
+    if run.seconds is not None:
+        together = f" for {run.stacked} runs at once" if (run.stacked or 1) > 1 else ""
+        facts.append(f"{run.seconds:,.0f} s{together}")
+    names = "".join(f"<span>{escape(text)}</span>" for text in (run.study, run.task, *facts))
+    about = (f"configuration {run.config_hash}", run.versions, run.machine, run.commit and f"commit {run.commit}")
+    return (
+        f'<details class="run"><summary><b>{escape(run.arm)}</b>{names}</summary>'
+        f'<p class="note">{escape(", ".join(text for text in about if text))}</p>'
+        '<button class="copy" type="button">Copy the command</button>'
+        f'<pre class="command">{escape(run.command, quote=False)}</pre>'
+        f"{_config(run)}</details>"
+    )
+
+
+def _config(run: RunRecord) -> str:
+    """Return the configuration, indented; if the command contains it, the page takes it from there when it is opened,
+    because a large report would be twice the size."""
+    try:
+        indented = json.dumps(json.loads(run.config), indent=2)
+    except ValueError:
+        return f'<pre class="config">{escape(run.config)}</pre>'
+    start = run.command.find(run.config)
+    if start >= 0 and run.seed <= MOST_IN_A_BROWSER:
+        return f'<pre class="config" data-from="{start}" data-to="{start + len(run.config)}"></pre>'
+    return f'<pre class="config">{escape(indented)}</pre>'
 
 
 @cache
@@ -103,8 +221,3 @@ def _vega() -> str:
 
 def _asset(name: str) -> str:
     return (files("latebloom.report") / name).read_text()
-
-
-def _as_script(data: Any) -> str:
-    """JSON that cannot end the script element it stands in."""
-    return json.dumps(data).replace("<", "\\u003c")

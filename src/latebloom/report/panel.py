@@ -1,4 +1,4 @@
-"""The runs that share a chart, and what their seeds say together."""
+"""The runs of one chart, and their statistics over seeds."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from latebloom.results.record import RunRecord
 
 @dataclass(frozen=True)
 class Panel:
-    """One study's runs on one task at one training length."""
+    """The runs of one study on one task at one training length."""
 
     study: str
     task: str
     training_length: int
     of_study: tuple[str, ...]
-    """Every arm of the study, also those that are not here: an arm has one colour in all of a study's panels."""
+    """All arms of the study, including those without a run here: an arm has the same colour in all panels."""
     runs: tuple[RunRecord, ...]
 
     @property
@@ -33,7 +33,7 @@ class Panel:
 
     @cached_property
     def finished(self) -> dict[str, dict[int, Evaluation]]:
-        """Evaluations by arm and seed; an arm without a finished run has none."""
+        """Evaluations by arm and seed; empty for an arm without a finished run."""
         found: dict[str, dict[int, Evaluation]] = {arm: {} for arm in self.arms}
         for run in self.runs:
             if run.evaluation is not None:
@@ -45,10 +45,6 @@ class Panel:
         """The arms with a finished run."""
         return [arm for arm in self.arms if self.finished[arm]]
 
-    @property
-    def failures(self) -> list[RunRecord]:
-        return [run for run in self.runs if run.evaluation is None]
-
     @cached_property
     def evaluations(self) -> list[Evaluation]:
         return [evaluation for arm in self.finished.values() for evaluation in arm.values()]
@@ -59,20 +55,16 @@ class Panel:
 
     @property
     def answers(self) -> list[str]:
-        """The named answers that the task asks for."""
+        """The named answers of the task."""
         return list(dict.fromkeys(name for evaluation in self.evaluations for name in evaluation.chance))
 
     @property
-    def seeds(self) -> list[int]:
-        return sorted({run.seed for run in self.runs})
-
-    @property
     def is_single(self) -> bool:
-        """Whether no arm has more than one seed, so that nothing can be said about the spread over seeds."""
+        """Whether no arm has more than one finished seed, so that the spread over seeds is unknown."""
         return all(len(seeds) <= 1 for seeds in self.finished.values())
 
     def by_seed(self, arm: str, length: int, answer: str | None = None) -> dict[int, float]:
-        """One accuracy a seed, of the seeds that were tested at this length."""
+        """Return one accuracy for each seed that was tested at this length."""
         return {
             seed: evaluation.accuracy(length, answer)
             for seed, evaluation in self.finished[arm].items()
@@ -80,13 +72,20 @@ class Panel:
         }
 
     def estimate(self, arm: str, length: int, answer: str | None = None) -> Estimate | None:
-        """The mean over seeds; None where no seed was tested."""
+        """Return the mean over seeds; None if no seed was tested.
+
+        If no arm has several seeds, the interval of all answers is over the tested sequences.
+        """
         values = self.by_seed(arm, length, answer)
-        return mean_interval(list(values.values())) if values else None
+        if values and self.is_single and answer is None:
+            (evaluation,) = self.finished[arm].values()
+            (count,) = (count for count in evaluation.counts if count.length == length)
+            return Estimate(count.accuracy, *count.interval, 1)
+        return mean_interval(values.values()) if values else None
 
     @cached_property
     def compared_length(self) -> int | None:
-        """Where arms are compared: three times the training length, or else the longest that most arms share."""
+        """The length at which arms are compared: 3x the training length, or the longest that most arms share."""
         tested = {length: sum(bool(self.by_seed(arm, length)) for arm in self.arms) for length in self.lengths}
         claim = CLAIM * self.training_length
         if tested.get(claim, 0) >= min(2, len(self.shown)) > 0:
@@ -95,24 +94,24 @@ class Panel:
 
     @cached_property
     def near_and_far(self) -> list[int]:
-        """The compared length and the longest, which may be one; none if no run has finished."""
+        """The compared length and the longest tested one, which may be the same; empty if no run is finished."""
         return [] if self.compared_length is None else list(dict.fromkeys((self.compared_length, self.lengths[-1])))
 
     @cached_property
     def standings(self) -> list[tuple[str, Estimate]]:
-        """The arms at the compared length, the best first."""
+        """The arms at the compared length, best first."""
         return [] if self.compared_length is None else self.standings_at(self.compared_length)
 
     def standings_at(self, length: int) -> list[tuple[str, Estimate]]:
-        """The arms that were tested at a length, the best first."""
+        """Return the arms that were tested at a length, best first."""
         found = ((arm, self.estimate(arm, length)) for arm in self.shown)
         return sorted(((arm, one) for arm, one in found if one is not None), key=lambda pair: -pair[1].mean)
 
     @cached_property
     def against(self) -> dict[str, tuple[str, ...]]:
-        """The arms that each is held against, both with a finished run; empty if the study names none."""
+        """The baselines of each arm, both with a finished run; empty if the study names none."""
         named: dict[str, dict[str, None]] = {arm: {} for arm in self.arms}
-        for run in self.runs:  # a study's runs may come from several files, some of before arms could say this
+        for run in self.runs:  # runs from older results files do not name baselines
             named[run.arm].update(dict.fromkeys(run.against))
         if not any(named.values()):
             return {}
@@ -120,19 +119,19 @@ class Panel:
 
     @cached_property
     def reference(self) -> str | None:
-        """The arm that more than half of what is compared is held against, if there is one."""
+        """The arm that is the baseline of more than half of the comparisons, if there is one."""
         named = Counter(other for others in self.against.values() for other in others)
         return next((arm for arm, count in named.items() if count > named.total() / 2), None)
 
 
 def panels(records: Sequence[RunRecord]) -> list[Panel]:
-    """Records sorted into panels, in the order in which they stand."""
+    """Group records into panels, in the order in which they appear."""
     groups: dict[tuple[str, str, int], list[RunRecord]] = {}
     for record in records:
         groups.setdefault((record.study, record.task, record.training_length), []).append(record)
     arms: dict[str, dict[str, None]] = {}
     by_arms = sorted(groups.items(), key=lambda group: -len({run.arm for run in group[1]}))
-    for (study, _, _), runs in by_arms:  # the order of the panel that has the most
+    for (study, _, _), runs in by_arms:  # arms have the order of the panel with the most arms
         arms.setdefault(study, {}).update(dict.fromkeys(run.arm for run in runs))
     return [
         Panel(study, task, length, tuple(arms[study]), tuple(runs)) for (study, task, length), runs in groups.items()

@@ -1,4 +1,4 @@
-"""What seeds say: means with intervals, and paired comparisons. An accuracy here is one number a seed."""
+"""Statistics over seeds: means with bootstrap intervals, and paired comparisons. Each seed gives one accuracy."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,16 +10,16 @@ import numpy as np
 
 LEVEL = 0.95
 SETTLED_AT = 0.05
-"""A difference with a p value below this is not put down to chance."""
+"""The significance level."""
 EXACT_UP_TO = 20
-"""Shared seeds up to which every one of the 2^n sign flips is counted."""
+"""Up to this many shared seeds, all 2^n sign flips are counted."""
 FLIPS_DRAWN = 2**20
-"""Of more seeds."""
+"""With more seeds, this many random flips are drawn."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds, with its interval if there is more than one."""
+    """A mean over seeds, with its interval if there is one."""
 
     mean: float
     low: float | None
@@ -28,11 +28,11 @@ class Estimate:
 
 
 def mean_interval(values: Iterable[float]) -> Estimate:
-    """The mean and its 95% bootstrap interval (bias-corrected and accelerated)."""
+    """Return the mean and its 95% bootstrap interval (bias-corrected and accelerated)."""
     return _mean_interval(tuple(map(float, values)))
 
 
-@cache  # the same numbers stand in charts, tables and sentences
+@cache  # the same numbers appear in charts, tables and sentences
 def _mean_interval(values: tuple[float, ...]) -> Estimate:
     sample = np.array(values)
     mean = float(sample.mean())
@@ -41,7 +41,7 @@ def _mean_interval(values: tuple[float, ...]) -> Estimate:
     if np.ptp(sample) == 0:
         return Estimate(mean, mean, mean, len(sample))
     low, high = _bootstrap(sample, "BCa")
-    if isnan(low) or isnan(high):  # BCa needs jackknifed means that differ
+    if isnan(low) or isnan(high):  # BCa is undefined if all jackknifed means are equal
         low, high = _bootstrap(sample, "percentile")
     return Estimate(mean, low, high, len(sample))
 
@@ -50,47 +50,41 @@ def _bootstrap(sample: np.ndarray, method: str) -> tuple[float, float]:
     from scipy.stats import bootstrap
 
     with catch_warnings():
-        simplefilter("ignore")  # about samples that are too alike; the caller looks at what came out
-        found = bootstrap(
-            (sample,), np.mean, confidence_level=LEVEL, method=method, rng=np.random.default_rng(0)
-        ).confidence_interval
+        simplefilter("ignore")  # about degenerate samples; the caller checks for NaN
+        rng = np.random.default_rng(0)
+        found = bootstrap((sample,), np.mean, confidence_level=LEVEL, method=method, rng=rng).confidence_interval
     return float(found.low), float(found.high)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two arms over the seeds that both have."""
+    """Two arms compared over the seeds that both have."""
 
     first: str
     second: str
     difference: Estimate
-    """The mean of first minus second, seed by seed."""
+    """The mean paired difference first - second."""
     ahead: int
-    """Seeds in which the first is ahead."""
+    """The number of seeds in which the first arm is better."""
     tied: int
     dominance: float
-    """Cliff's delta: how often a run of the first beats one of the second, less how often it is beaten; -1 to 1."""
+    """Cliff's delta: how often a run of the first arm beats one of the second minus how often it loses; -1 to 1."""
     p: float
-    """The sign-flip test of no difference, two-sided."""
+    """Of the two-sided sign-flip permutation test."""
     p_corrected: float
-    """After Holm's correction for all comparisons made together."""
+    """After Holm's correction for all comparisons of the family."""
     smallest_corrected: float
-    """What `p_corrected` could be at best: if every seed of every comparison said the same."""
+    """The smallest possible `p_corrected`: if all seeds of all comparisons agreed."""
     together: int = 1
-    """How many comparisons it was corrected for."""
-
-    @property
-    def smallest_p(self) -> float:
-        """What the test could give at best with so many seeds."""
-        return _smallest_p(self.difference.seeds)
+    """The number of comparisons in the family."""
 
 
 def compare_arms(first: str, second: str, a: Mapping[int, float], b: Mapping[int, float]) -> Comparison | None:
-    """Two arms by seed; None unless they share two seeds or more."""
-    ahead = paired(a, b)
-    if len(ahead) < 2:
+    """Compare two arms by seed; return None unless they share at least two seeds."""
+    differences = paired(a, b)
+    if len(differences) < 2:
         return None
-    x, y = (np.array([arm[seed] for seed in ahead]) for arm in (a, b))
+    x, y = (np.array([arm[seed] for seed in differences]) for arm in (a, b))
     p = sign_flip_test(x - y)
     return Comparison(
         first=first,
@@ -101,50 +95,45 @@ def compare_arms(first: str, second: str, a: Mapping[int, float], b: Mapping[int
         dominance=float(np.sign(x[:, None] - y[None, :]).mean()),
         p=p,
         p_corrected=p,
-        smallest_corrected=_smallest_p(len(ahead)),
+        smallest_corrected=smallest_p(len(differences)),
     )
 
 
 def paired(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]:
-    """The first less the second, of the seeds that both have."""
+    """Return a - b for the seeds that both have."""
     return {seed: a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())}
 
 
-def _smallest_p(seeds: int) -> float:
-    """Of the sign-flip test: two of all flips, or the one that was seen of those that are drawn and itself."""
+def smallest_p(seeds: int) -> float:
+    """Return the smallest p value that the permutation test can give with so many seeds."""
     if seeds > EXACT_UP_TO:
         return 1 / (FLIPS_DRAWN + 1)
     return min(1.0, 2.0 ** (1 - seeds))
 
 
 def sign_flip_test(differences: np.ndarray) -> float:
-    """How often a mean at least this far from 0 comes up when each difference's sign is a coin's throw."""
+    """Return the p value of the two-sided sign-flip permutation test of the mean paired difference."""
     if not differences.any():
         return 1.0
-    rounding = 1e-12 * np.abs(differences).sum()  # sums that differ by this much alone are as far from 0
+    rounding = 1e-12 * np.abs(differences).sum()  # sums that differ by less than this count as equal
     least = abs(differences.sum()) - rounding
     if len(differences) <= EXACT_UP_TO:
-        return float((np.abs(_sums_of_all_flips(differences)) >= least).mean())
+        # Flipping the first sign too gives the same absolute sums. scipy's permutation test stores every difference
+        # of every flip, which takes a second for 20 seeds, and a page has hundreds of tests.
+        sums = differences[:1].astype(np.float64)
+        for difference in differences[1:]:
+            sums = np.concatenate([sums + difference, sums - difference])
+        return float((np.abs(sums) >= least).mean())
     rng = np.random.default_rng(0)
-    chunk = 2**16
-    found = 1  # the one that was seen
+    chunk, found = 2**16, 1  # the observed signs count as one of the flips
     for _ in range(FLIPS_DRAWN // chunk):
         signs = 2.0 * rng.integers(0, 2, (chunk, len(differences))) - 1
         found += int((np.abs(signs @ differences) >= least).sum())
     return found / (FLIPS_DRAWN + 1)
 
 
-def _sums_of_all_flips(differences: np.ndarray) -> np.ndarray:
-    """The sum of each flip, but for those that flip the first: they have the same size. scipy's test lays out every
-    difference of every flip, which for 20 seeds takes a second, and a page has hundreds of tests."""
-    sums = differences[:1].astype(np.float64)
-    for difference in differences[1:]:
-        sums = np.concatenate([sums + difference, sums - difference])
-    return sums
-
-
 def holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """The same comparisons with their p values corrected for being made together (Holm)."""
+    """Return the comparisons with p values corrected for multiple comparisons (Holm)."""
     corrected = _step_down([one.p for one in comparisons])
     smallest = smallest_corrected([one.difference.seeds for one in comparisons])
     return [
@@ -154,18 +143,18 @@ def holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def smallest_corrected(shared_seeds: Sequence[int]) -> list[float]:
-    """What the corrected p of comparisons over so many seeds could be at best, made together."""
-    return _step_down([_smallest_p(seeds) for seeds in shared_seeds])
+    """Return the smallest possible corrected p value of each comparison of a family, given its shared seeds."""
+    return _step_down([smallest_p(seeds) for seeds in shared_seeds])
 
 
 def seeds_to_settle(comparisons: int) -> int:
-    """With how many shared seeds a difference can be told from chance, corrected for so many comparisons."""
-    enough = (seeds for seeds in range(2, EXACT_UP_TO + 1) if comparisons * _smallest_p(seeds) < SETTLED_AT)
+    """Return the number of shared seeds with which a family of so many comparisons can be significant."""
+    enough = (seeds for seeds in range(2, EXACT_UP_TO + 1) if comparisons * smallest_p(seeds) < SETTLED_AT)
     return next(enough, EXACT_UP_TO + 1)
 
 
 def _step_down(values: Sequence[float]) -> list[float]:
-    """Each p value times how many are not smaller, and no less than what a smaller one became."""
+    """Multiply each p value by the number of those that are not smaller, and keep the order."""
     order = sorted(range(len(values)), key=lambda i: values[i])
     corrected, largest = [0.0] * len(values), 0.0
     for rank, i in enumerate(order):

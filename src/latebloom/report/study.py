@@ -1,22 +1,21 @@
-"""A report of studies and runs, from what they left behind: a page, pictures and tables."""
+"""The report of studies and runs: a page, figures and tables, from what they left on disk."""
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from latebloom.errors import ConfigError
-from latebloom.report.arms import arms_figure, effects_figure
 from latebloom.report.charts import save_chart
 from latebloom.report.choices import choices_table, tried_table
 from latebloom.report.compared import Compared, comparison_tables, comparisons
 from latebloom.report.differences import differences_table
-from latebloom.report.figures import accuracy_figure, answer_figures, curve_figures
+from latebloom.report.figures import all_figures
+from latebloom.report.page import Section, study_page
 from latebloom.report.panel import Panel, panels
-from latebloom.report.study_page import Section, study_page
 from latebloom.report.study_tables import accuracy_table, every_length_table, reach_table
 from latebloom.report.switches import switch_table
 from latebloom.report.tables import as_latex, as_markdown
-from latebloom.report.words import doubt, headline
+from latebloom.report.words import caveats, headline
 from latebloom.results.gather import gather
 from latebloom.results.record import TUNING, RunRecord
 
@@ -24,47 +23,46 @@ FIGURE_FORMATS = ("svg", "pdf", "png")
 
 
 def read_sections(paths: Sequence[Path]) -> list[Section]:
-    """What results files say, and the folders of studies and runs, panel by panel."""
+    """Read results files and folders of studies and runs, and return a section for each panel."""
     records = gather(paths)
-    # Beside its study a choice is a table; alone its runs are like any.
-    chosen_on = {(f"{record.study}{TUNING}", record.task) for record in records}
-    tuning = [record for record in records if (record.study, record.task) in chosen_on]
-    found = panels([record for record in records if (record.study, record.task) not in chosen_on])
-    names: dict[str, None] = {}
+    # Tuning runs become a table of their study; without the study they are reported like other runs.
+    tuned = {(f"{record.study}{TUNING}", record.task) for record in records}
+    found = panels([record for record in records if (record.study, record.task) not in tuned])
+    names: set[str] = set()
     sections = []
     for panel, compared in zip(found, comparisons(found), strict=True):
-        name = _file_name(f"{panel.study}-{panel.task}-{panel.training_length}", names)
-        tried = [run for run in tuning if (run.study, run.task) == (f"{panel.study}{TUNING}", panel.task)]
-        sections.append(_section(name, panel, compared, tried))
+        stem = re.sub(r"[^a-z0-9]+", "-", f"{panel.study}-{panel.task}-{panel.training_length}".lower()).strip("-")[:80]
+        # Two panels never share a file name.
+        name = next(name for i in range(1, 10**6) if (name := f"{stem}-{i}" if i > 1 else stem) not in names)
+        names.add(name)
+        tuning = [run for run in records if (run.study, run.task) == (f"{panel.study}{TUNING}", panel.task)]
+        sections.append(_section(name, panel, compared, tuning))
     return sections
 
 
 def _section(name: str, panel: Panel, compared: Compared, tuning: list[RunRecord]) -> Section:
-    tables = {"accuracy": accuracy_table(panel), "reach": reach_table(panel), **comparison_tables(panel, compared)}
-    if (switches := switch_table(panel)) is not None:
-        tables["switches"] = switches
-    if (differences := differences_table(panel)) is not None:
-        tables["differences"] = differences
-    if tuning:
-        tables["choices"] = choices_table(panel, tuning)
-        tables["tried"] = tried_table(panel, tuning)
+    tables = {
+        "accuracy": accuracy_table(panel),
+        "reach": reach_table(panel),
+        **comparison_tables(panel, compared),
+        "switches": switch_table(panel),
+        "differences": differences_table(panel),
+        "choices": choices_table(panel, tuning) if tuning else None,
+        "tried": tried_table(panel, tuning) if tuning else None,
+    }
     return Section(
         name=name,
         panel=panel,
-        seen=headline(panel),
-        doubt=doubt(panel, compared),
-        main=accuracy_figure(panel) if panel.shown else None,
-        arms=arms_figure(panel),
-        effects=effects_figure(panel, compared),
-        answers=answer_figures(panel),
-        curves=curve_figures(panel),
-        tables=tables,
+        headline=headline(panel),
+        caveats=caveats(panel, compared),
+        figures=all_figures(panel, compared),
+        tables={name: table for name, table in tables.items() if table is not None},
         every_length=every_length_table(panel),
     )
 
 
 def write_report(sections: Sequence[Section], out: Path) -> Path:
-    """The page, and beside it each figure and each table alone; returns the page's path."""
+    """Write the page, and each figure and table into a file of its own; return the path of the page."""
     page = out / "index.html"
     try:
         for folder in (out / "figures", out / "tables"):
@@ -78,16 +76,6 @@ def write_report(sections: Sequence[Section], out: Path) -> Path:
         raise ConfigError(f"out: {out} cannot be written ({error.strerror})") from None
     for section in sections:
         for figure in section.figures:
-            stem = out / "figures" / f"{section.name}-{figure.name}"
-            save_chart(figure.chart, *(stem.with_name(f"{stem.name}.{form}") for form in FIGURE_FORMATS))
+            stem = f"{section.name}-{figure.name}"
+            save_chart(figure.chart, *(out / "figures" / f"{stem}.{form}" for form in FIGURE_FORMATS))
     return page
-
-
-def _file_name(text: str, taken: dict[str, None]) -> str:
-    """A name for files that says what is in them and that no other has."""
-    name = stem = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:80]
-    number = 2
-    while name in taken:
-        name, number = f"{stem}-{number}", number + 1
-    taken[name] = None
-    return name

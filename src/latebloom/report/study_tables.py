@@ -1,6 +1,7 @@
-"""The tables of a study: accuracy, reach and cliff."""
+"""Tables of accuracy, reach and cliff: of one run, of the seeds of one arm, and of the arms of a study."""
 
-from statistics import median
+from collections.abc import Sequence
+from statistics import mean, median
 
 from latebloom.evaluation.interval import binomial_interval
 from latebloom.evaluation.result import HOLDS_AT, Evaluation, held_length
@@ -11,127 +12,143 @@ from latebloom.report.tables import EMPTY, MISSING, Cell, Table
 FEW = 5
 """Seeds below which an interval over them says little."""
 MULTIPLES = (1, 2, 3, 4, 8, 16, 32, 64)
-"""Of the tested lengths, the multiples that the short table shows, with the longest of all."""
+"""The short accuracy table shows these multiples of the training length, and the longest tested length."""
 
 
 def accuracy_table(panel: Panel) -> Table:
-    """A row an arm, a column for each of the main lengths."""
-    lengths = _main_lengths(panel)
-    rows = [(Cell(arm), seeds_of(panel, arm), *(accuracy_cell(panel, arm, n) for n in lengths)) for arm in panel.arms]
-    return Table(
-        title=f"All answers right: {panel.title}",
-        head=("arm", "seeds", *(times(panel, length) for length in lengths)),
-        rows=tuple(rows),
-        note=_over_seeds(panel, "Mean over seeds"),
-    )
+    """Return a row for each arm and a column for each of the main lengths."""
+    wanted = {multiple * panel.training_length for multiple in MULTIPLES} | set(panel.lengths[-1:])
+    lengths = [length for length in panel.lengths if length in wanted]
+    rows = [(Cell(arm), _seeds(panel, arm), *(accuracy_cell(panel, arm, n) for n in lengths)) for arm in panel.arms]
+    head = ("arm", "seeds", *(times(panel, length) for length in lengths))
+    return Table(f"All answers right: {panel.title}", head, tuple(rows), mean_note(panel))
 
 
 def every_length_table(panel: Panel) -> Table:
-    """A row for each tested length, a column an arm."""
-    return Table(
-        title=f"All answers right at every tested length: {panel.title}",
-        head=("length", *panel.arms),
-        rows=tuple(
-            (Cell(times(panel, n)), *(accuracy_cell(panel, arm, n) for arm in panel.arms)) for n in panel.lengths
-        ),
-        note=_over_seeds(panel, "Mean over seeds"),
-    )
+    """Return a row for each tested length and a column for each arm."""
+    rows = [(Cell(times(panel, n)), *(accuracy_cell(panel, arm, n) for arm in panel.arms)) for n in panel.lengths]
+    title = f"All answers right at every tested length: {panel.title}"
+    return Table(title, ("length", *panel.arms), tuple(rows), mean_note(panel))
 
 
 def reach_table(panel: Panel) -> Table:
-    """How far each arm holds, and whether it falls off a cliff."""
-    rows = [(Cell(arm), *_reach(panel, list(panel.finished[arm].values()))) for arm in panel.arms]
+    """Return how far each arm holds, and whether it has a cliff."""
+    shortest = f" ({panel.lengths[0]})" if panel.lengths else ""
     return Table(
         title=f"Reach and cliff: {panel.title}",
         head=("arm", "reach", "least", "most", "hold to the end", "seeds with a cliff", "cliff at"),
-        rows=tuple(rows),
+        rows=tuple((Cell(arm), *_reach(list(panel.finished[arm].values()))) for arm in panel.arms),
         note=(
-            f"Reach: the longest tested length, in training lengths, up to which accuracy is {HOLDS_AT:.0%} or more at "
-            f"every tested length; 0x where it is less at the shortest{_shortest(panel)}. A seed that holds to the end "
-            f"could reach further than was tested. Cliff: {HOLDS_AT:.0%} or more at the training length and less than "
-            "half of that within twice it; at the median over the seeds that have one. "
-            + _over_seeds(panel, "Mean over seeds")
+            f"Reach: the longest tested length, in training lengths, up to which accuracy is at least {HOLDS_AT:.0%} "
+            f"at every tested length; 0x if it is lower at the shortest{shortest}. A seed that holds to the end may "
+            f"reach further than was tested. Cliff: at least {HOLDS_AT:.0%} at the training length and less than half "
+            "of that within twice the length; `cliff at` is the median over the seeds that have one. "
+            + mean_note(panel)
             + ("" if panel.is_single else " Share of seeds: exact 95% interval.")
         ),
     )
 
 
+def run_table(evaluation: Evaluation) -> Table:
+    """Return the accuracy of one run by length: all answers with their interval, and each named answer."""
+    rows = [
+        (
+            Cell(_times(count.length, evaluation.training_length)),
+            percent(count.accuracy, *count.interval),
+            *(percent(count.accuracy_of(name)) for name in evaluation.chance),
+            Cell(str(count.sequences)),
+        )
+        for count in evaluation.counts
+    ]
+    chance = (percent(level) for level in (evaluation.chance_all, *evaluation.chance.values()))
+    head = ("length", "all right", *evaluation.chance, "sequences")
+    return Table("Accuracy by length [95% interval]", head, (*rows, (Cell("guessing"), *chance, Cell(""))))
+
+
+def seeds_table(evaluations: Sequence[Evaluation]) -> Table:
+    """Return the accuracy of one configuration over seeds by length: mean, worst, best, and how many seeds hold."""
+    first, rows = evaluations[0], []
+    for length in first.lengths:
+        each = [evaluation.accuracy(length) for evaluation in evaluations]
+        held = Cell(f"{sum(accuracy >= HOLDS_AT for accuracy in each)} of {len(each)}")
+        rows.append(
+            (Cell(_times(length, first.training_length)), *map(percent, (mean(each), min(each), max(each))), held)
+        )
+    head = ("length", "mean", "worst", "best", f"seeds at {HOLDS_AT:.0%}")
+    return Table(f"All answers right, over {len(evaluations)} seeds", head, tuple(rows))
+
+
+def percent(value: float, low: float | None = None, high: float | None = None) -> Cell:
+    """Return an accuracy, with its interval if there is one."""
+    return Cell(f"{value:.1%}", "" if low is None or high is None else f"{100 * low:.1f}, {100 * high:.1f}")
+
+
 def accuracy_cell(panel: Panel, arm: str, length: int) -> Cell:
-    """An accuracy with its interval over seeds, and how many there are if it is not all that the arm has."""
+    """Return an arm's accuracy with its interval, and the number of seeds if not all of them were tested."""
     estimate = panel.estimate(arm, length)
     if estimate is None:
         return EMPTY
     fewer = f" ({estimate.seeds} seed{'s' * (estimate.seeds > 1)})" * (estimate.seeds < len(panel.finished[arm]))
-    interval = "" if estimate.low is None else f"{100 * estimate.low:.1f}, {100 * (estimate.high or 0):.1f}"
-    return Cell(f"{estimate.mean:.1%}{fewer}", interval)
+    cell = percent(estimate.mean, estimate.low, estimate.high)
+    return Cell(f"{cell.text}{fewer}", cell.interval)
 
 
 def times(panel: Panel, length: int) -> str:
-    return f"{length / panel.training_length:.3g}x ({length})"
+    """Return a length as a multiple of the training length: `3x (75)`."""
+    return _times(length, panel.training_length)
+
+
+def _times(length: int, training_length: int) -> str:
+    return f"{length / training_length:.3g}x ({length})"
 
 
 def points(estimate: Estimate) -> Cell:
-    """A difference of accuracies in percentage points."""
-    interval = (
-        f"{100 * estimate.low:+.1f}, {100 * estimate.high:+.1f}"
-        if estimate.low is not None and estimate.high is not None
-        else ""
-    )
-    return Cell(f"{100 * estimate.mean:+.1f}", interval)
-
-
-def seeds_of(panel: Panel, arm: str) -> Cell:
-    """How many of an arm's runs finished, if not all did."""
-    planned = sum(run.arm == arm for run in panel.runs)
-    done = len(panel.finished[arm])
-    return Cell(str(done) if done == planned else f"{done} of {planned}")
+    """Return a difference of accuracies in percentage points."""
+    ends = [f"{100 * end:+.1f}" for end in (estimate.low, estimate.high) if end is not None]
+    return Cell(f"{100 * estimate.mean:+.1f}", ", ".join(ends))
 
 
 def p_value(p: float) -> str:
+    """Return a p value with three decimals, or one digit if it is smaller."""
     return f"{p:.3f}" if p >= 0.001 else f"{p:.1g}"
 
 
-def _main_lengths(panel: Panel) -> list[int]:
-    wanted = {multiple * panel.training_length for multiple in MULTIPLES}
-    shown = [length for length in panel.lengths if length in wanted]
-    return shown + [length for length in panel.lengths[-1:] if length not in wanted]
+def mean_note(panel: Panel) -> str:
+    """Return what the intervals of a table are over."""
+    if panel.is_single:
+        return "One seed: there are no error bars over seeds. Intervals: exact 95% over the tested sequences."
+    return f"Mean over seeds with its 95% bootstrap interval{if_few(panel)}; {MISSING} means not measured."
 
 
-def _reach(panel: Panel, evaluations: list[Evaluation]) -> tuple[Cell, ...]:
+def if_few(panel: Panel) -> str:
+    """Return a warning about an interval over few seeds; nothing if there are more."""
+    fewest = min((len(seeds) for seeds in panel.finished.values() if len(seeds) > 1), default=FEW)
+    return "" if fewest >= FEW else f", which for {fewest} seeds is at most their range, and far too narrow"
+
+
+def _seeds(panel: Panel, arm: str) -> Cell:
+    """Return how many of an arm's runs are finished."""
+    planned, done = sum(run.arm == arm for run in panel.runs), len(panel.finished[arm])
+    return Cell(str(done) if done == planned else f"{done} of {planned}")
+
+
+def _reach(evaluations: list[Evaluation]) -> tuple[Cell, ...]:
     if not evaluations:
         return (EMPTY,) * 6
     reaches = [evaluation.reach for evaluation in evaluations]
     over = mean_interval(reaches)
-    interval = "" if over.low is None else f"{over.low:.3g}, {over.high:.3g}"
-    to_the_end = sum(held_length(one.counts) == max(one.lengths) for one in evaluations)
     tested = [evaluation for evaluation in evaluations if evaluation.cliff_tested]
     cliffs = [evaluation.cliff for evaluation in tested if evaluation.cliff is not None]
     return (
-        Cell(f"{over.mean:.3g}x", interval),
+        Cell(f"{over.mean:.3g}x", "" if over.low is None else f"{over.low:.3g}, {over.high:.3g}"),
         Cell(f"{min(reaches):.3g}x"),
         Cell(f"{max(reaches):.3g}x"),
-        _share(to_the_end, len(evaluations)),
+        _share(sum(held_length(one.counts) == max(one.lengths) for one in evaluations), len(evaluations)),
         _share(len(cliffs), len(tested)) if tested else EMPTY,
-        Cell(f"{median(cliffs):g}" if cliffs else MISSING if not tested else "none"),
+        Cell(f"{median(cliffs):g}" if cliffs else "none") if tested else EMPTY,
     )
-
-
-def _shortest(panel: Panel) -> str:
-    return f" ({panel.lengths[0]})" if panel.lengths else ""
 
 
 def _share(part: int, whole: int) -> Cell:
     low, high = binomial_interval(part, whole)
     return Cell(f"{part} of {whole}", f"{low:.0%}, {high:.0%}" if whole > 1 else "")
-
-
-def _over_seeds(panel: Panel, what: str) -> str:
-    if panel.is_single:
-        return "One seed: there are no error bars."
-    return f"{what} with its 95% bootstrap interval{if_few(panel)}; {MISSING} means not measured."
-
-
-def if_few(panel: Panel) -> str:
-    """What an interval over few seeds is worth; nothing if there are more."""
-    fewest = min((len(seeds) for seeds in panel.finished.values() if len(seeds) > 1), default=FEW)
-    return "" if fewest >= FEW else f", which for {fewest} seeds is at most their range, and far too narrow"

@@ -26,10 +26,10 @@ def gather(paths: Sequence[Path]) -> list[RunRecord]:
             files.append(path)
         elif RunFolder(path).config_file.exists():
             folders.append(path)
+        elif below := RunFolder(path).runs_below():  # the folder of `train --seeds`
+            folders += below
         elif of_study:
             files += of_study
-        elif below := RunFolder(path).runs_below():  # as `train --seeds` leaves them
-            folders += below
         elif files_there := sorted(path.glob("*.parquet")):
             raise ResultsError(
                 f"results: {path} is no study's folder; name the files in it to report on, such as {files_there[0]}"

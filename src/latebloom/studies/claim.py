@@ -23,7 +23,7 @@ def places(plan: Plan, out: Path) -> Iterator[tuple[Arm, Path]]:
     taken: set[str] = set()
     for arm in plan.arms:
         words = [re.sub(r"[^\w.+-]+", "-", word).strip("-.") or "arm" for word in (arm.task, arm.name)]
-        place = "/".join(words)
+        place = "/".join(words) if arm.folder is None else arm.folder
         while place.lower() in taken:
             place += "-"
         taken.add(place.lower())

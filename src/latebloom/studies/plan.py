@@ -40,6 +40,8 @@ class Arm:
     """The arm of its group, or several, that it is held against, such as the one that it differs from in one thing.
     Where arms say so, only these pairs are compared: the fewer comparisons, the more each can show. Unless any does,
     all arms of a group are compared with each other."""
+    folder: str | None = None
+    """The folder of its runs in that of the study; named after the task and the arm unless given."""
 
     @property
     def task(self) -> str:
