@@ -115,9 +115,9 @@ SPOILT = {
         ),
         "holds two runs under the names",
     ),
-    "too many right": (lambda frame: frame.with_columns(correct=pl.col("sequences") + 1), "counts that make no sense"),
-    "no chance": (lambda frame: frame.with_columns(chance=pl.lit(None, pl.Float64)), "counts that make no sense"),
-    "no count": (lambda frame: frame.with_columns(correct=pl.lit(None, pl.Int32)), "counts that make no sense"),
+    "too many right": (lambda frame: frame.with_columns(correct=pl.col("sequences") + 1), "impossible counts"),
+    "no chance": (lambda frame: frame.with_columns(chance=pl.lit(None, pl.Float64)), "impossible counts"),
+    "no count": (lambda frame: frame.with_columns(correct=pl.lit(None, pl.Int32)), "impossible counts"),
 }
 
 

@@ -1,1 +1,1 @@
-"""Finished runs as one file: a row for each run and length, read back without the folders that it came from."""
+"""Finished runs as records, and the results file that holds them."""

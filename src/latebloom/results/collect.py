@@ -1,4 +1,4 @@
-"""From the folders of a study's runs to records."""
+"""From the folders of runs to records."""
 
 import json
 import shlex
@@ -17,7 +17,7 @@ from latebloom.results.record import RunRecord
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A run's place in a study: its names, what it is, and where it is."""
+    """A run of a study: its names, its configuration and its folder."""
 
     study: str
     task: str
@@ -25,7 +25,7 @@ class StudyRun:
     config: RunConfig
     folder: Path
     against: tuple[str, ...] = ()
-    """The arms that its arm is held against."""
+    """The baselines of its arm."""
 
     @property
     def seed(self) -> int:
@@ -33,25 +33,30 @@ class StudyRun:
 
 
 def collect(run: StudyRun, failure: str | None = None) -> RunRecord:
-    """What a run's folder holds; one that is not finished becomes a record of its failure."""
+    """Return the record of a run; one that is not finished has the reason instead of an evaluation."""
     folder = RunFolder(run.folder)
-    names: dict[str, Any] = {"study": run.study, "task": run.task, "arm": run.arm, "seed": run.seed}
+    file = folder.path / "environment.json"
+    here = folder.read_json(file) if file.exists() else {}
+    # The package has no version if it is run from a copy of the source; the commit says more.
+    versions = [f"{name} {here[name]}" for name in ("latebloom", "python", "torch") if here.get(name)]
+    machine = (here.get("accelerator"), here.get("processor"), f"{here.get('cores')} cores", here.get("system"))
     about: dict[str, Any] = {
+        "study": run.study,
+        "task": run.task,
+        "arm": run.arm,
+        "seed": run.seed,
         "against": run.against,
         "training_length": run.config.training.length,
         "config": json.dumps(run.config.to_json()),
         "config_hash": run.config.hash,
-    }
-    here = _environment(folder)
-    about |= {
-        "versions": _versions(here) if here else None,
-        "machine": _machine(here) if here else None,
+        "versions": ", ".join(versions) if here else None,
+        "machine": ", ".join(str(part) for part in machine if part) if here else None,
         "commit": here.get("commit"),
         "command": repeat_command(run.config, here.get("device")),
     }
     if not folder.is_finished:
         reason = failure or ("stopped before its end" if folder.config_file.exists() else "not started")
-        return RunRecord(**names, **about, evaluation=None, failure=reason)
+        return RunRecord(**about, evaluation=None, failure=reason)
     found = folder.read_config()
     if found.hash != run.config.hash:
         raise CheckpointError(f"{run.folder} holds another run ({found.hash}) than the study says ({run.config.hash})")
@@ -61,34 +66,11 @@ def collect(run: StudyRun, failure: str | None = None) -> RunRecord:
             curve = read_curve(lines, folder.metrics_file)
     except OSError as error:
         raise CheckpointError(f"{folder.metrics_file} cannot be read ({error.strerror})") from None
-    return RunRecord(
-        **names,
-        **about,
-        evaluation=Evaluation.from_json(folder.read_json(folder.evaluation_file)),
-        curve=curve,
-        **{name: result.get(name) for name in RUN_NUMBERS},
-    )
+    evaluation = Evaluation.from_json(folder.read_json(folder.evaluation_file))
+    return RunRecord(**about, evaluation=evaluation, curve=curve, **{name: result.get(name) for name in RUN_NUMBERS})
 
 
 def repeat_command(config: RunConfig, device: str | None) -> str:
-    """A line for the shell that trains this very run, whatever files are at hand."""
+    """Return a shell command that trains this run again and needs no files."""
     where = f" --device {device}" if device else ""
     return f"printf %s {shlex.quote(json.dumps(config.to_json()))} | latebloom train --config -{where}"
-
-
-def _environment(folder: RunFolder) -> dict[str, Any]:
-    file = folder.path / "environment.json"
-    return folder.read_json(file) if file.exists() else {}
-
-
-def _versions(here: dict[str, Any]) -> str:
-    # run from a copy of the source, the package is not installed and has no version; the commit says more
-    return ", ".join(f"{name} {here[name]}" for name in ("latebloom", "python", "torch") if here.get(name))
-
-
-def _machine(here: dict[str, Any]) -> str:
-    return ", ".join(
-        str(part)
-        for part in (here.get("accelerator"), here.get("processor"), f"{here.get('cores')} cores", here.get("system"))
-        if part
-    )

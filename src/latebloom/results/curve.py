@@ -1,4 +1,4 @@
-"""A training curve short enough to travel with the results."""
+"""Training curves, thinned so that they fit into the results file."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -7,11 +7,11 @@ from latebloom.errors import CheckpointError
 from latebloom.results.record import CurvePoint
 
 MOST = 100
-"""Points a measure; where there are more, neighbours are averaged."""
+"""The largest number of points of a measure."""
 
 
 def read_curve(lines: Iterable[str], source: object) -> tuple[CurvePoint, ...]:
-    """Losses and held-out accuracies from the lines of a metrics.jsonl."""
+    """Read losses and held-out accuracies from the lines of a metrics.jsonl."""
     found: dict[tuple[str, int | None], list[CurvePoint]] = {}
     for number, line in enumerate(lines, start=1):
         try:
@@ -23,7 +23,7 @@ def read_curve(lines: Iterable[str], source: object) -> tuple[CurvePoint, ...]:
 
 
 def thin(points: list[CurvePoint], most: int = MOST) -> list[CurvePoint]:
-    """At most so many points, each the mean of neighbours and standing at the last of their steps."""
+    """Return at most `most` points: each is the mean of neighbours, at the last of their steps."""
     size = -(-len(points) // most) or 1
     groups = [points[i : i + size] for i in range(0, len(points), size)]
     return [

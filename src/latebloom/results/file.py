@@ -1,8 +1,8 @@
-"""The results file: parquet, a row for each run and length, with a mark that says which format it is.
+"""The results file: parquet, with a row for each run and length.
 
-A run's own columns (configuration, command, training curve, ...) stand on each of its rows; compression makes that
-nearly free, and a row can be taken out of the file and still be understood. A run that failed has one row without a
-length. An answer NAME of a task has the columns accuracy_NAME and chance_NAME.
+The columns of a run (configuration, command, training curve, ...) are repeated on each of its rows; compression makes
+that nearly free. A run that failed has one row without a length. An answer NAME of a task has the columns accuracy_NAME
+and chance_NAME.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
     import polars
 
 RESULTS_FILE, TUNING_FILE = "results.parquet", "tuning.parquet"
-"""In a study's folder: its runs, and those on which settings were chosen."""
+"""In the folder of a study: its runs, and those on tuning seeds."""
 FORMAT = "1"
 MARK = "latebloom_results"
+"""The metadata key that holds the format."""
 KEY = ("study", "task", "training_length", "arm", "seed")
 ALWAYS = ("sum", "recall")
-"""Answers whose columns are there even if no task asks for them."""
+"""Answers that have columns even if no task asks for them."""
 RUN_NUMBERS = ("switch_step", "steps", "seconds", "stacked")
 RUN_TEXTS = ("failure", "config", "config_hash", "versions", "machine", "commit", "command")
+OWN = (*KEY, *RUN_NUMBERS, *RUN_TEXTS)
+"""The columns that are fields of a record."""
 AGAINST = "against"
-"""A column that files of before it was there lack, which says that every arm was compared with every other."""
+"""A column that older results files do not have."""
 NEVER_NULL = (*KEY, "config", "config_hash", "command")
 
 
 def schema(answers: Iterable[str] = ALWAYS) -> dict[str, Any]:
-    """The columns and their types."""
+    """Return the columns and their types."""
     import polars as pl
 
-    texts = dict.fromkeys(RUN_TEXTS, pl.String)
     point = pl.Struct({"measure": pl.String, "length": pl.Int32, "step": pl.Int32, "value": pl.Float32})
     return {
-        "study": pl.String,
-        "task": pl.String,
-        "arm": pl.String,
+        **dict.fromkeys(("study", "task", "arm"), pl.String),
         "seed": pl.Int64,
         "training_length": pl.Int32,
         "length": pl.Int32,
@@ -51,18 +51,15 @@ def schema(answers: Iterable[str] = ALWAYS) -> dict[str, Any]:
         "correct": pl.Int32,
         "chance": pl.Float64,
         **{f"chance_{name}": pl.Float64 for name in answers},
-        "switch_step": pl.Int32,
-        "steps": pl.Int32,
-        "seconds": pl.Float64,
-        "stacked": pl.Int32,
-        **texts,
+        **{name: pl.Float64 if name == "seconds" else pl.Int32 for name in RUN_NUMBERS},
+        **dict.fromkeys(RUN_TEXTS, pl.String),
         "curve": pl.List(point),
         AGAINST: pl.List(pl.String),
     }
 
 
 def write_results(path: Path, records: Sequence[RunRecord]) -> None:
-    """Write a results file in one move: a reader sees the old one or the new one."""
+    """Write a results file atomically: a reader sees the old one or the new one."""
     import polars as pl
 
     from latebloom.engine.checkpoint import write_file
@@ -81,21 +78,20 @@ def write_results(path: Path, records: Sequence[RunRecord]) -> None:
 
 
 def read_results(paths: Sequence[Path]) -> list[RunRecord]:
-    """The runs of one or several files, in the order in which they stand there."""
+    """Read the runs of one or several files, in their order."""
     records: list[RunRecord] = []
     origin: dict[tuple[object, ...], Path] = {}
     for path in paths:
         for record in _records(read_frame(path), path):
             if record.key in origin:
-                where = f"both {origin[record.key]} and {path}"
-                raise ResultsError(f"results: the run {record.name} is in {where}")
+                raise ResultsError(f"results: the run {record.name} is in both {origin[record.key]} and {path}")
             origin[record.key] = path
             records.append(record)
     return records
 
 
 def read_frame(path: Path) -> "polars.DataFrame":
-    """One file as a table, checked to be what this version writes."""
+    """Read one file as a table, and check its format."""
     import polars as pl
 
     try:
@@ -105,7 +101,7 @@ def read_frame(path: Path) -> "polars.DataFrame":
     try:
         mark = pl.read_parquet_metadata(BytesIO(content)).get(MARK)
         frame = pl.read_parquet(BytesIO(content))
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):  # some damage makes polars panic
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):  # polars panics on some damaged files
         raise ResultsError(f"results: {path} is not a parquet file, or a damaged one") from None
     if mark is None:
         raise ResultsError(f"results: {path} is a parquet file of something else; it has no mark {MARK}")
@@ -113,16 +109,13 @@ def read_frame(path: Path) -> "polars.DataFrame":
         raise ResultsError(f"results: {path} has format {mark}; this version reads {FORMAT}")
     if AGAINST not in frame.columns:
         frame = frame.with_columns(pl.lit([], dtype=pl.List(pl.String)).alias(AGAINST))
-    wanted = schema()
-    lacking = [name for name in wanted if name not in frame.columns]
-    if lacking:
+    wanted, types = schema(), frame.schema
+    if lacking := [name for name in wanted if name not in types]:
         raise ResultsError(f"results: {path} lacks the column{'s' * (len(lacking) > 1)} {', '.join(lacking)}")
-    wrong = [
-        f"{name} ({frame.schema[name]}, not {kind})" for name, kind in wanted.items() if frame.schema[name] != kind
-    ]
+    wrong = [f"{name} ({types[name]}, not {kind})" for name, kind in wanted.items() if types[name] != kind]
     wrong += [f"{name} (empty in places)" for name in NEVER_NULL if frame[name].null_count()]
     if wrong:
-        raise ResultsError(f"results: {path} has columns that are not as they should be: {'; '.join(wrong)}")
+        raise ResultsError(f"results: {path} has columns of the wrong form: {'; '.join(wrong)}")
     if frame.is_empty():
         raise ResultsError(f"results: {path} holds no run")
     return frame
@@ -130,8 +123,7 @@ def read_frame(path: Path) -> "polars.DataFrame":
 
 def _rows(record: RunRecord) -> Iterable[dict[str, Any]]:
     own = {
-        **{name: getattr(record, name) for name in (*KEY, *RUN_NUMBERS)},
-        **{name: getattr(record, name) for name in RUN_TEXTS},
+        **{name: getattr(record, name) for name in OWN},
         "curve": [vars(point) for point in record.curve],
         AGAINST: list(record.against),
     }
@@ -152,7 +144,7 @@ def _rows(record: RunRecord) -> Iterable[dict[str, Any]]:
 
 
 def _records(frame: "polars.DataFrame", path: Path) -> Iterable[RunRecord]:
-    """The frame's runs; their rows need not stand together."""
+    """Yield the runs of a table; the rows of a run need not be adjacent."""
     for part in frame.partition_by(KEY, maintain_order=True):
         rows = part.drop("curve").sort("length").to_dicts()
         first = rows[0]
@@ -160,31 +152,33 @@ def _records(frame: "polars.DataFrame", path: Path) -> Iterable[RunRecord]:
         is_failed_and_finished = first["length"] is None and len(rows) > 1
         if part["config_hash"].n_unique() > 1 or part["length"].is_duplicated().any() or is_failed_and_finished:
             raise ResultsError(f"results: {path} holds two runs under the names {names}")
-        curve = (CurvePoint(**point) for point in part["curve"][0].to_list()) if part["curve"][0] is not None else ()
+        curve = part["curve"][0]
         try:
             evaluation = None if first["length"] is None else _evaluation(rows)
         except (TypeError, ValueError):
-            raise ResultsError(f"results: {path} has counts that make no sense for {names}") from None
-        own = (*KEY, *RUN_NUMBERS, *RUN_TEXTS)
-        against = tuple(first[AGAINST] or ())
-        of_run = {name: first[name] for name in own}
-        yield RunRecord(evaluation=evaluation, curve=tuple(curve), against=against, **of_run)
+            raise ResultsError(f"results: {path} has impossible counts for {names}") from None
+        yield RunRecord(
+            evaluation=evaluation,
+            curve=() if curve is None else tuple(CurvePoint(**point) for point in curve.to_list()),
+            against=tuple(first[AGAINST] or ()),
+            **{name: first[name] for name in OWN},
+        )
 
 
 def _evaluation(rows: list[dict[str, Any]]) -> Evaluation:
-    first = rows[0]
+    first, prefix = rows[0], "chance_"
     chance = {
-        name.removeprefix("chance_"): level
+        name.removeprefix(prefix): level
         for name, level in first.items()
-        if name.startswith("chance_") and level is not None
+        if name.startswith(prefix) and level is not None
     }
     if first["chance"] is None:
-        raise ValueError("no level of guessing")
+        raise ValueError("there is no chance level")
     counts = []
     for row in rows:
         total = row["sequences"]
         right = {name: round(row[f"accuracy_{name}"] * total) for name in chance}
         if not all(0 <= count <= total for count in (row["correct"], *right.values())) or total < 1:
-            raise ValueError("a count beyond its total")
+            raise ValueError("a count is larger than its total")
         counts.append(Count(row["length"], total, row["correct"], right))
     return Evaluation(first["training_length"], tuple(counts), chance, first["chance"])

@@ -1,4 +1,4 @@
-"""Runs to report on, wherever they are: in results files, in the folders of studies, in folders of their own."""
+"""The runs to report on: from results files, folders of studies, and folders of runs."""
 
 import os
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from latebloom.results.file import RESULTS_FILE, TUNING_FILE, read_results
 from latebloom.results.record import RunRecord
 
 ALONE = "runs"
-"""What stands for the study of runs that belong to none."""
+"""The study name of runs that belong to no study."""
 
 
 def gather(paths: Sequence[Path]) -> list[RunRecord]:
-    """The runs of results files and of studies' folders, and those whose own folders are given, which come last."""
+    """Return the runs of results files and studies, followed by those of run folders."""
     files: list[Path] = []
     folders: list[Path] = []
     for path in paths:
@@ -32,22 +32,23 @@ def gather(paths: Sequence[Path]) -> list[RunRecord]:
             files += of_study
         elif files_there := sorted(path.glob("*.parquet")):
             raise ResultsError(
-                f"results: {path} is no study's folder; name the files in it to report on, such as {files_there[0]}"
+                f"results: {path} is not the folder of a study; name the files in it to report on, such as "
+                f"{files_there[0]}"
             )
         else:
             raise ResultsError(
                 f"results: {path} holds neither results nor runs; give a results file, the folder of a study or of a "
-                "run, or one in which folders of runs stand"
+                "run, or a folder that contains folders of runs"
             )
     return read_results(files) + _single(folders)
 
 
 def _single(folders: Sequence[Path]) -> list[RunRecord]:
-    """Runs of no study. Those that differ in nothing but the seed are one arm."""
+    """Return the records of runs that belong to no study. Runs that differ only in the seed are one arm."""
     configs: dict[Path, RunConfig] = {}
     taken: dict[str, Path] = {}
     arms: dict[str, list[Path]] = {}
-    for folder in map(_absolute, folders):
+    for folder in (Path(os.path.abspath(folder)) for folder in folders):  # links are kept
         config = RunFolder(folder).read_config()
         if folder in configs:
             raise ResultsError(f"results: the run {folder} is given twice, by itself or with the folder around it")
@@ -55,46 +56,39 @@ def _single(folders: Sequence[Path]) -> list[RunRecord]:
             raise ResultsError(f"results: {taken[config.hash]} and {folder} hold the same run; give one of them")
         configs[folder] = config
         taken[config.hash] = folder
-        arms.setdefault(_arm_of(folder), []).append(folder)
-    names = _names(list(arms.values()))
+        arms.setdefault(_without_seed(config), []).append(folder)
+    if not arms:
+        return []
+    # An arm is named after its folder, from where the folders of the arms differ.
+    places = [_place(runs, configs) for runs in arms.values()]
+    above = os.path.commonpath([place.parent for place in places])
+    names = {
+        run: place.relative_to(above).as_posix()
+        for runs, place in zip(arms.values(), places, strict=True)
+        for run in runs
+    }
     return [
         collect(StudyRun(ALONE, config.task.name, names[folder], config, folder)) for folder, config in configs.items()
     ]
 
 
-def _arm_of(folder: Path) -> str:
-    """What runs that differ in nothing but the seed share."""
-    return replace(RunFolder(folder).read_config(), seed=0).hash
+def _without_seed(config: RunConfig) -> str:
+    """Return what runs that differ only in the seed share."""
+    return replace(config, seed=0).hash
 
 
-def _is_like(run: Path, other: Path) -> bool:
-    """Whether two runs are of one arm; one that this version cannot read is of another."""
-    try:
-        return _arm_of(run) == _arm_of(other)
-    except LatebloomError:
-        return False
-
-
-def _absolute(folder: Path) -> Path:
-    """The folder by the name that it was given, links and all."""
-    return Path(os.path.abspath(folder))
-
-
-def _names(arms: list[list[Path]]) -> dict[Path, str]:
-    """What the arm of each run is called: after the arm's folder, from where the folders of the arms part."""
-    if not arms:
-        return {}
-    places = [_place(runs, {folder for other in arms if other is not runs for folder in other}) for runs in arms]
-    above = os.path.commonpath([place.parent for place in places])
-    return {
-        folder: place.relative_to(above).as_posix() for runs, place in zip(arms, places, strict=True) for folder in runs
-    }
-
-
-def _place(runs: list[Path], others: set[Path]) -> Path:
-    """The folder of an arm: that of its run; of several runs the one that holds them and none of another arm, or else
-    that of the first."""
-    parent = runs[0].parent
-    is_theirs = len(runs) > 1 and parent not in others and all(run.parent == parent for run in runs)
-    is_theirs = is_theirs and all(_is_like(runs[0], folder) for folder in RunFolder(parent).runs_below())
-    return parent if is_theirs else runs[0]
+def _place(runs: list[Path], configs: dict[Path, RunConfig]) -> Path:
+    """Return the folder of an arm: the parent of its runs if it contains no run of another arm, or else the first."""
+    parent, arm = runs[0].parent, _without_seed(configs[runs[0]])
+    if len(runs) == 1 or any(run.parent != parent for run in runs):
+        return runs[0]
+    if parent in configs and parent not in runs:
+        return runs[0]
+    for folder in RunFolder(parent).runs_below():
+        try:
+            other = _without_seed(RunFolder(folder).read_config())
+        except LatebloomError:  # a run that this version cannot read
+            return runs[0]
+        if other != arm:
+            return runs[0]
+    return parent

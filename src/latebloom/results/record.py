@@ -1,28 +1,28 @@
-"""One run of a study, as the results file has it: names, numbers, and what it takes to repeat it."""
+"""One run of a study: its names, its numbers, and the command that repeats it."""
 
 from dataclasses import dataclass
 
 from latebloom.evaluation.result import Evaluation
 
 TUNING, CHOICE = ", tuning", ", choice "
-"""What the name of a study and that of an arm get in runs that are made to choose settings."""
+"""Appended to the names of the study and of the arm in runs on tuning seeds."""
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One measurement made while training went on."""
+    """One measurement during training."""
 
     measure: str
     """loss, accuracy (all answers) or accuracy_NAME (one of them)."""
     length: int | None
-    """The length that was tested; None for a loss."""
+    """The tested length; None for a loss."""
     step: int
     value: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """A run that finished, or one that did not and says why."""
+    """A run that finished, or one that did not and the reason."""
 
     study: str
     task: str
@@ -38,33 +38,25 @@ class RunRecord:
     steps: int | None = None
     seconds: float | None = None
     stacked: int | None = None
-    """How many runs were trained at once; the seconds are those of all of them."""
+    """How many runs were trained at once; `seconds` is the time of all of them."""
     config: str
-    """The configuration, as JSON."""
+    """The configuration as JSON."""
     config_hash: str
     versions: str | None = None
     machine: str | None = None
     commit: str | None = None
     command: str
-    """A line for the shell that repeats the run."""
+    """A shell command that repeats the run."""
     curve: tuple[CurvePoint, ...] = ()
     against: tuple[str, ...] = ()
-    """The arms that its arm is held against; if no arm says so, all are compared with each other."""
+    """The baselines of its arm; if no arm of a study has any, all arms are compared with each other."""
 
     @property
     def key(self) -> tuple[str, str, int, str, int]:
-        """What only one run has."""
+        """The names that no two runs share."""
         return self.study, self.task, self.training_length, self.arm, self.seed
 
     @property
     def name(self) -> str:
-        """The run in words, for an error."""
+        """The names of the run for an error message."""
         return f"{self.study}, {self.task} up to {self.training_length}, {self.arm}, seed {self.seed}"
-
-    def accuracy(self, length: int, answer: str | None = None) -> float | None:
-        """Of all answers, or of a named one; None where it was not measured."""
-        if self.evaluation is None or length not in self.evaluation.lengths:
-            return None
-        if answer is not None and answer not in self.evaluation.chance:
-            return None
-        return self.evaluation.accuracy(length, answer)

@@ -1,4 +1,4 @@
-"""A configuration as its settings, each named as one would write it: `training.full.warmup`."""
+"""Configurations as flat settings with the names that overrides use: `training.full.warmup`."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from latebloom.errors import ConfigError
 
 
 def flat(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The settings of a configuration that was read from JSON, by their full names."""
+    """Yield the settings of a configuration in JSON form by their full names."""
     if isinstance(config, dict):
         for key, value in config.items():
             if f"{prefix}{key}" != "imports":  # where a component is defined is no setting
@@ -20,14 +20,16 @@ def flat(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def settings_in(text: str) -> dict[str, Any]:
-    """The settings of a configuration that was written as JSON; none if it is not."""
-    (found,) = settings_in_all([text])
-    return found
+    """Return the settings of a configuration that was written as JSON; empty if it is not JSON."""
+    return settings_in_all([text])[0]
 
 
 def settings_in_all(texts: Sequence[str]) -> list[dict[str, Any]]:
-    """The settings of several, to be set beside each other. One that there was not yet when a configuration was written
-    has its default, which does what was done then; but if this version cannot read them all, all stand as written."""
+    """Return the settings of several configurations, to be compared.
+
+    Fields that are newer than a configuration have their defaults. If this version cannot read all of the
+    configurations, all are returned as they were written.
+    """
     written = [_parsed(text) for text in texts]
     with suppress(ConfigError):
         written = [json.loads(json.dumps(config_from(config).to_json())) if config else {} for config in written]
@@ -43,6 +45,6 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def changes(first: RunConfig, other: RunConfig) -> dict[str, Any]:
-    """The fields in which a configuration differs from another, as `field=value` names them."""
+    """Return the settings of `other` that differ from `first`."""
     one, two = dict(flat(first.to_json())), dict(flat(other.to_json()))
     return {name: value for name, value in two.items() if one.get(name) != value}
