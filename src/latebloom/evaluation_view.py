@@ -37,10 +37,7 @@ def evaluate_run(
         )
     console = notes if to_stdout else Console()
     print_table(console, run_table(evaluation))
-    none = "none" if evaluation.cliff_tested else "not tested; it needs the training length and one up to twice it"
-    cliff = none if evaluation.cliff is None else f"at {evaluation.cliff}"
-    say(console, f"reach: {evaluation.reach:g}x   cliff: {cliff}")
-    say(console, describe("The model", evaluation))
+    say(console, describe(evaluation))
     numbers = evaluation.to_json()
     if to_stdout:
         print(json.dumps(numbers, indent=2))

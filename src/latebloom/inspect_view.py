@@ -25,7 +25,7 @@ def _parameters(row: Row) -> str:
 
 def _description(row: Row) -> str:
     if row.held:
-        return f"{row.class_name}, held back: {row.note}"
+        return f"{row.class_name}, delayed: {row.note}"
     if row.note.startswith(row.class_name):
         return row.note
     return ", ".join(filter(None, (row.class_name, row.note)))

@@ -1,4 +1,4 @@
-"""`latebloom train --seeds N`: a study of one arm, shown as one table."""
+"""`latebloom train --seeds N`: a study of one arm, with the tables of a report."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,8 +11,7 @@ from latebloom.engine.checkpoint import write_json
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.loop import TrainedRun
 from latebloom.errors import CheckpointError, LatebloomError, require
-from latebloom.evaluation.result import CLAIM, Evaluation
-from latebloom.report.study_tables import seeds_table
+from latebloom.report.study import read_sections
 from latebloom.report.tables import print_table
 from latebloom.report.terminal import say
 from latebloom.studies.plan import Arm, Plan
@@ -24,10 +23,11 @@ def train_seeds(config: RunConfig, count: int, out: Path, *, device: str | None 
     require(1 <= count <= 100_000, "seeds", count, "from 1 to 100000")
     trained = train_arms("seeds", {"": config}, range(config.seed, config.seed + count), out, device=device)
     trained = {name.lstrip("/"): run for name, run in trained.items()}
-    evaluations = [run.evaluation for run in trained.values()]
     console = Console()
-    print_table(console, seeds_table(evaluations))
-    say(console, describe_seeds(evaluations))
+    (section,) = read_sections([out])
+    print_table(console, section.every_length)
+    print_table(console, section.tables["reach"])
+    say(console, f"{section.headline} {section.caveats}")
     runs = [run.result | {"name": name, "evaluation": run.evaluation.to_json()} for name, run in trained.items()]
     write_json(out / "summary.json", {"config": config.to_json(), "runs": runs})
     say(console, f"A folder for each run: {out}   Numbers: {out / 'summary.json'}")
@@ -48,14 +48,3 @@ def train_arms(
     if outcome.failures:
         raise LatebloomError("; ".join(f"run {name} failed: {reason}" for name, reason in outcome.failures.items()))
     return {name: TrainedRun.load(out / name.lstrip("/")) for name in folders}
-
-
-def describe_seeds(evaluations: Sequence[Evaluation]) -> str:
-    """Summarize reach and cliffs over seeds."""
-    reaches = sorted(evaluation.reach for evaluation in evaluations)
-    far = sum(reach >= CLAIM for reach in reaches)
-    cliffs = sum(evaluation.cliff is not None for evaluation in evaluations)
-    return (
-        f"A reach of {CLAIM} or more in {far} of {len(reaches)} seeds; reach from {reaches[0]:g}x to {reaches[-1]:g}x, "
-        f"median {reaches[len(reaches) // 2]:g}x; a cliff in {cliffs}."
-    )

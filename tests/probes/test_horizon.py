@@ -1,4 +1,4 @@
-"""How far a token is felt with attention left out, against models whose horizon is known beforehand."""
+"""The memory horizon, of models whose horizon is known."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def test_with_nothing_left_that_mixes_a_token_is_felt_nowhere_else():
         assert horizon.tokens == 0
         assert horizon.curve[0] > 0
         assert not any(horizon.curve[1:])
-        assert "and not at all" in str(horizon)
+        assert "at no later position (at most 0e+00" in str(horizon)
 
 
 def test_attention_that_is_not_left_out_is_felt_to_the_end():
@@ -66,7 +66,7 @@ def test_attention_that_is_not_left_out_is_felt_to_the_end():
     horizon = memory_horizon(model, where=["blocks.0.0"], length=20)
     assert horizon.tokens == 19
     assert horizon.is_open
-    assert "the farthest of the distances tried" in str(horizon)
+    assert "the largest tested distance" in str(horizon)
 
 
 def logits(model: Any, tokens: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ def test_an_example_says_how_a_model_of_another_kind_is_called():
 
 
 def test_what_cannot_be_measured_is_an_error_with_the_reason():
-    with pytest.raises(ConfigError, match="Linear has no embedding of tokens"):
+    with pytest.raises(ConfigError, match="Linear has no token embedding"):
         memory_horizon(nn.Linear(2, 2))
     with pytest.raises(ConfigError, match=r"threshold: 2\.0 is not possible"):
         memory_horizon(Convolutions(2, 1), threshold=2.0)
@@ -129,5 +129,5 @@ def test_what_cannot_be_measured_is_an_error_with_the_reason():
 def test_the_horizon_is_the_last_distance_that_counts():
     assert Horizon((1.0, 0.0, 0.5, 1e-4), 1e-3, 1).tokens == 2
     assert Horizon((0.0, 0.0), 1e-3, 1).tokens == 0
-    assert "felt up to 1 token later; farther on, up to the 3 tried" in str(Horizon((1.0, 0.5, 0.0, 0.0), 1e-3, 1))
-    assert "1e-04 is the most" in str(Horizon((1.0, 1e-4), 1e-3, 1))
+    assert "up to 1 token later, of 3 tested" in str(Horizon((1.0, 0.5, 0.0, 0.0), 1e-3, 1))
+    assert "at most 1e-04" in str(Horizon((1.0, 1e-4), 1e-3, 1))

@@ -42,7 +42,7 @@ def test_a_checkpoint_folder(checkpoint):
     for words in (
         "OlmoHybridForCausalLM", "model.layers.{0,2}.linear_attn", "model.layers.{1,3}.self_attn", "2 x 3,120",
         "gated behind post_attention_layernorm", f"Weights: those in {checkpoint}.", "recurrence 11,552 (28.4%)",
-        "would hold back 2 parts with 6,240 parameters", "With attention left out, a token is felt up to",
+        "would delay 2 parts with 6,240 parameters", "With attention disabled, a token influences the outputs up to",
     ):  # fmt: skip
         assert words in said
 
@@ -50,14 +50,14 @@ def test_a_checkpoint_folder(checkpoint):
 def test_a_configuration_alone_has_random_weights(checkpoint):
     said = inspect(checkpoint / "config.json", "--no-horizon")
     assert "Weights: random" in said
-    assert "token is felt" not in said
+    assert "a token influences" not in said
 
 
 def test_a_model_that_is_refused_is_described(tmp_path):
     build("llama").config.save_pretrained(tmp_path)
     said = inspect(tmp_path)
     assert "refuses this model: everything that mixes tokens in LlamaForCausalLM is attention" in said
-    assert "a token is felt at no later position" in said
+    assert "a token influences the outputs at no later position" in said
 
 
 def test_bad_paths_are_one_sentence(tmp_path):

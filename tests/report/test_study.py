@@ -203,7 +203,7 @@ def test_who_is_ahead_is_said_of_the_seeds_that_both_have():
         record(arm, seed, evaluation({25: 1.0, 75: level})) for arm in levels for seed, level in levels[arm].items()
     ]
     panel = only(records)
-    assert panel.standings[0][0] == "dat"
+    assert panel.standings()[0][0] == "dat"
     assert "dat - joint: -10.0 points over 2 shared seeds" in caveats(panel, *comparisons([panel]))
 
 
@@ -394,7 +394,7 @@ def test_a_mistake_is_one_sentence(results, tmp_path, monkeypatch, capsys, words
 def test_arms_stand_in_the_order_of_the_file_and_the_best_comes_first_in_comparisons():
     panel = only(study(seeds=3))
     assert panel.arms == ("lstm", "transformer", "joint", "dat")
-    means = [one.mean for _, one in panel.standings]
+    means = [one.mean for _, one in panel.standings()]
     assert all(better >= worse for better, worse in pairwise(means))
 
 

@@ -120,5 +120,7 @@ def test_another_folder_is_refused(tmp_path):
     with pytest.raises(ResultsError, match="holds neither results nor runs; give a results file, the folder"):
         gather([tmp_path])
     (tmp_path / "mine.parquet").touch()
-    with pytest.raises(ResultsError, match=r"is not the folder of a study; name the files in it .*, such as .*mine.parquet$"):
+    with pytest.raises(
+        ResultsError, match=r"is not the folder of a study; name the files in it .*, such as .*mine.parquet$"
+    ):
         gather([tmp_path])

@@ -1,4 +1,4 @@
-"""Equal parts of different layers, written as one: model.layers.{0,2,4}.mamba."""
+"""Equal parts of different layers as one path: model.layers.{0,2,4}.mamba."""
 
 import re
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ _NUMBER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
 
 
 def pattern(path: str) -> str:
-    """A path with its first number, which counts layers, left open."""
+    """Return a path with `{}` for its first number, the index of the layer."""
     return _NUMBER.sub("{}", path, count=1)
 
 
 def joined_paths(paths: Sequence[str]) -> str:
-    """Paths that differ in their first number as one."""
+    """Join paths that differ only in their first number."""
     found = [_NUMBER.search(path) for path in paths]
     numbers = sorted({int(match.group()) for match in found if match})
     if len(numbers) < 2:
@@ -22,7 +22,7 @@ def joined_paths(paths: Sequence[str]) -> str:
 
 
 def joined_numbers(numbers: Sequence[int]) -> str:
-    """Growing numbers in short: 0,2,4 or 0,2,...,46 or 0-3,5-11."""
+    """Abbreviate increasing numbers: 0,2,4 or 0,2,...,46 or 0-3,5-11."""
     step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
     is_even = all(after - before == step for before, after in pairwise(numbers))
     if len(numbers) > 4 and is_even and step > 1:

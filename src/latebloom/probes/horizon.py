@@ -1,8 +1,7 @@
-"""The memory horizon: how far a token is felt by what mixes tokens while attention is left out.
+"""The memory horizon: the distance over which a token influences the outputs of a model without its attention.
 
-Two sequences differ in their first token alone. What the model says is compared at every later position: the curve of
-influence by distance. Delayed attention training lets the recurrence learn alone; it cannot learn to carry a token
-farther than that token can be felt.
+Two sequences differ only in their first token, and the outputs are compared at every later position. During delayed
+attention training the recurrence learns alone, and it cannot learn to carry a token over more than this distance.
 
 Shapes: T tokens, V vocabulary.
 """
@@ -23,44 +22,37 @@ from latebloom.errors import ConfigError, require
 
 @dataclass(frozen=True)
 class Horizon:
-    """How far back a model is influenced by a token while attention is left out."""
+    """The influence of a token by distance, with attention disabled."""
 
     curve: tuple[float, ...]
-    """Influence by distance, from 0: the change of what the model says, relative to the size of what it says."""
+    """The relative change of the outputs at distance 0, 1, ..."""
     threshold: float
-    """The part of the influence at distance 0 that still counts."""
+    """The smallest influence that counts, as a share of that at distance 0."""
     sequences: int
-    """How many random sequences it is averaged over."""
+    """The number of random sequences that the curve is averaged over."""
 
     @property
     def tokens(self) -> int:
-        """The largest distance at which the influence still counts."""
+        """The largest distance at which the influence counts."""
         floor = self.threshold * self.curve[0]
-        return max((distance for distance, felt in enumerate(self.curve) if felt > 0.0 and felt >= floor), default=0)
+        return max((distance for distance, value in enumerate(self.curve) if value > 0.0 and value >= floor), default=0)
 
     @property
     def is_open(self) -> bool:
-        """Felt up to the last position that was tried: the true horizon may lie farther."""
+        """Whether the influence counts up to the last position, so that the horizon may be longer."""
         return self.tokens == len(self.curve) - 1
 
     def __str__(self) -> str:
-        share, last = f"{self.threshold:g}", len(self.curve) - 1
+        last = len(self.curve) - 1
+        strongest = max(self.curve[1:], default=0.0) / max(self.curve[0], 1e-30)
         if self.tokens == 0:
-            strongest = max(self.curve[1:]) / max(self.curve[0], 1e-30)
-            rest = f"; {strongest:.0e} is the most" if strongest else ", and not at all"
-            return (
-                f"With attention left out, a token is felt at no later position: less than {share} of its influence "
-                f"on its own position{rest}."
-            )
-        distance = f"{self.tokens} token{'s' if self.tokens > 1 else ''} later"
-        if self.is_open:
-            return (
-                f"With attention left out, a token is still felt {distance}, the farthest of the distances tried "
-                f"(felt: at least {share} of its influence on its own position)."
-            )
+            reach = f"at no later position (at most {strongest:.0e} of its influence on its own position)"
+        else:
+            reach = f"{self.tokens} token{'s' * (self.tokens > 1)} later"
+            reach = f"{reach}, the largest tested distance" if self.is_open else f"up to {reach}, of {last} tested"
         return (
-            f"With attention left out, a token is felt up to {distance}; farther on, up to the {last} tried, its "
-            f"influence is below {share} of that on its own position."
+            f"With attention disabled, a token influences the outputs {reach}; counted from {self.threshold:g} of the "
+            "influence on its own position."
         )
 
 
@@ -74,12 +66,12 @@ def memory_horizon(
     threshold: float = 1e-3,
     seed: int = 0,
 ) -> Horizon:
-    """The horizon of a model with its attention (or what `where` names) left out; the model is left as it was.
+    """Measure the horizon with attention (or the modules of `where`) disabled; the model is not changed.
 
-    The threshold of a thousandth: bfloat16, in which such models are trained, rounds to about four thousandths, so a
-    weaker influence is lost beside that of the present token; and what learns from it gets a gradient as much weaker.
+    The default threshold is 0.001 because such models are trained in bfloat16, whose rounding error is about 0.004: a
+    weaker influence is lost beside that of the current token.
 
-    `example` is what the model is called with, where that is neither `model(tokens)` nor Transformers' `input_ids`.
+    `example` has the arguments of the model, if it is called neither as `model(tokens)` nor with `input_ids`.
     """
     require(length >= 2, "length", length, "2 or more")
     require(sequences >= 1, "sequences", sequences, "1 or more")
@@ -88,24 +80,24 @@ def memory_horizon(
     length = min(length, _longest(model))
     device = next(model.parameters()).device
     random = torch.Generator().manual_seed(seed)
-    felt = torch.zeros(length, dtype=torch.float64)
-    with attention_left_out(model, where, example), torch.no_grad():
+    influence = torch.zeros(length, dtype=torch.float64)
+    with attention_disabled(model, where, example), torch.no_grad():
         for _ in range(sequences):
             tokens = torch.randint(vocabulary, (length,), generator=random)
             changed = tokens.clone()
             changed[0] = (tokens[0] + torch.randint(1, vocabulary, (), generator=random)) % vocabulary
-            said = call(torch.stack([tokens, changed]).to(device)).double().cpu()  # (2, T, V)
-            felt += (said[0] - said[1]).norm(dim=-1) / said.norm(dim=-1).mean().clamp_min(1e-30)
-    if not felt.isfinite().all():
-        raise ConfigError("horizon: what the model says is not a number at some position, so nothing can be compared")
-    return Horizon(tuple((felt / sequences).tolist()), threshold, sequences)
+            outputs = call(torch.stack([tokens, changed]).to(device)).double().cpu()  # (2, T, V)
+            influence += (outputs[0] - outputs[1]).norm(dim=-1) / outputs.norm(dim=-1).mean().clamp_min(1e-30)
+    if not influence.isfinite().all():
+        raise ConfigError("horizon: the outputs of the model are not finite at some position")
+    return Horizon(tuple((influence / sequences).tolist()), threshold, sequences)
 
 
 @contextmanager
-def attention_left_out(
+def attention_disabled(
     model: nn.Module, where: Where | None = None, example: Mapping[str, Any] | None = None
 ) -> Iterator[None]:
-    """A model in eval mode without its attention, while the context lasts; all of its attention unless `where` says."""
+    """Put a model into eval mode without its attention, or without the modules of `where`, while the context lasts."""
     check_untouched(model)
     names = where if where is not None else list(survey(model).matched)
     with modes_kept(model):
@@ -124,7 +116,7 @@ def attention_left_out(
 
 @contextmanager
 def modes_kept(model: nn.Module) -> Iterator[None]:
-    """Whatever mode the context puts modules into, each gets its own back."""
+    """Restore the mode (training or eval) of every module when the context ends."""
     modes = {module: module.training for module in model.modules()}
     try:
         yield
@@ -134,12 +126,12 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
 
 
 def check_untouched(model: nn.Module) -> None:
-    """Raise where a module's forward was replaced: a gate put there now would undo that when it is taken away."""
+    """Raise if a module's forward was replaced: removing our gate would remove that replacement too."""
     for name, module in model.named_modules():
         if "forward" in module.__dict__:
             raise ConfigError(
                 f"horizon: the forward of {name or type(model).__name__} was replaced by a delay or another library; "
-                "look at the model before that, or after it is taken away"
+                "inspect the model before that, or after it is removed"
             )
         if any(parameter.is_meta for parameter in module.parameters(recurse=False)):
             raise ConfigError(f"horizon: {name or type(model).__name__} has no weights in memory")
@@ -152,7 +144,7 @@ def _vocabulary(model: nn.Module) -> int:
         embedding = of_transformers()
     size = getattr(embedding, "num_embeddings", 0)
     if not isinstance(size, int) or size < 2:
-        raise ConfigError(f"horizon: {type(model).__name__} has no embedding of tokens to change one of")
+        raise ConfigError(f"horizon: {type(model).__name__} has no token embedding")
     return size
 
 
@@ -164,19 +156,19 @@ def _longest(model: nn.Module) -> int:
 
 
 def _caller(model: nn.Module, example: Mapping[str, Any] | None) -> Callable[[Tensor], Tensor]:
-    """How tokens (2, T) become what the model says, (2, T, V)."""
+    """Return a function from tokens (2, T) to outputs (2, T, V)."""
     if example is not None:
         name = next((n for n, v in example.items() if isinstance(v, Tensor) and not v.is_floating_point()), None)
         if name is None:
             raise ConfigError(f"example: none of {', '.join(example)} holds tokens")
         rest = {other: value for other, value in example.items() if not isinstance(value, Tensor)}
-        return lambda tokens: _said(model(**{**rest, name: tokens}))
+        return lambda tokens: _outputs(model(**{**rest, name: tokens}))
     if hasattr(model, "get_input_embeddings") and hasattr(model, "config"):
-        return lambda tokens: _said(model(input_ids=tokens, use_cache=False))
-    return lambda tokens: _said(model(tokens))
+        return lambda tokens: _outputs(model(input_ids=tokens, use_cache=False))
+    return lambda tokens: _outputs(model(tokens))
 
 
-def _said(output: Any) -> Tensor:
+def _outputs(output: Any) -> Tensor:
     for name in ("logits", "last_hidden_state"):
         if isinstance(getattr(output, name, None), Tensor):
             return getattr(output, name)

@@ -1,7 +1,4 @@
-"""A look at a model before training it: what mixes tokens, what delayed attention training would hold back, and why.
-
-print(latebloom.inspect(model))
-"""
+"""The parts of a model, and what delayed attention training would do with them: print(latebloom.inspect(model))."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +17,7 @@ Example = Mapping[str, Any] | None
 Kind = Literal["attention", "recurrence", "other"]
 KINDS: tuple[Kind, ...] = ("attention", "recurrence", "other")
 LINEAR = ("Linear", "Lightning", "Delta", "Rwkv", "Retention")
-"""Words in the name of a class called ...Attention that is a recurrence."""
+"""Class names that end in Attention and contain one of these words are recurrences."""
 
 
 @dataclass(frozen=True)
@@ -28,43 +25,43 @@ class Row:
     """One part of a model."""
 
     path: str
-    """Where it stands in the model; for several equal parts, such as model.layers.{0,2}.mamba."""
+    """Its path in the model; several equal parts have one such as model.layers.{0,2}.mamba."""
     kind: Kind
     class_name: str
     parameters: int
-    """Parameters of its own: a weight that two parts share counts for the first."""
+    """Its number of parameters; a weight that two parts share counts for the first."""
     held: bool
-    """Whether delayed attention training would hold it back."""
+    """Whether delayed attention training would delay it."""
     note: str = ""
-    """How it would be held back, or why not."""
+    """How it would be delayed, or why not."""
     count: int = 1
-    """How many equal parts the row stands for."""
+    """The number of equal parts that the row stands for."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What a model is made of, as `inspect` sees it."""
+    """The parts of a model, as `inspect` finds them."""
 
     model: str
     """The model's class."""
     rows: tuple[Row, ...]
     refusal: str | None = None
-    """Why delayed attention training refuses the model; None where it does not."""
+    """Why delayed attention training refuses the model; None if it accepts it."""
     horizon: Horizon | None = None
-    """How far a token is felt with attention left out."""
+    """How far a token has influence with attention disabled."""
     no_horizon: str | None = None
-    """Why there is no horizon, where there should be one."""
+    """Why the horizon could not be measured."""
 
     def parameters(self, kind: Kind | None = None) -> int:
-        """The number of parameters, of all parts or of one kind."""
+        """Return the number of parameters of all parts or of one kind."""
         return sum(row.parameters for row in self.rows if kind in (None, row.kind))
 
     def share(self, kind: Kind) -> float:
-        """The share of the parameters that a kind has, from 0 to 1."""
+        """Return the share of the parameters that a kind has, from 0 to 1."""
         return self.parameters(kind) / max(1, self.parameters())
 
     def grouped(self) -> list[Row]:
-        """The rows, equal parts of different layers as one."""
+        """Return the rows, with equal parts of different layers as one."""
         groups: dict[tuple[Any, ...], list[Row]] = {}
         for row in self.rows:
             key = (pattern(row.path), pattern(row.note), row.kind, row.class_name, row.parameters, row.held)
@@ -78,7 +75,7 @@ class Inspection:
         ]  # fmt: skip
 
     def sentences(self) -> list[str]:
-        """What follows from the rows, a sentence each."""
+        """Return what follows from the rows, a sentence each."""
         shares = ", ".join(f"{kind} {self.parameters(kind):,} ({self.share(kind):.1%})" for kind in KINDS)
         said = [f"{self.model}: {self.parameters():,} parameters; {shares}."]
         if self.refusal is not None:
@@ -87,7 +84,7 @@ class Inspection:
             held = [row for row in self.rows if row.held]
             count = sum(row.parameters for row in held)
             s = "s" if len(held) > 1 else ""
-            said.append(f"Delayed attention training would hold back {len(held)} part{s} with {count:,} parameters.")
+            said.append(f"Delayed attention training would delay {len(held)} part{s} with {count:,} parameters.")
         if self.horizon is not None:
             said.append(str(self.horizon))
         elif self.no_horizon is not None:
@@ -97,16 +94,16 @@ class Inspection:
     def __str__(self) -> str:
         lines = []
         for row in self.grouped():
-            words = f"{row.kind:10}  {'held back' * row.held:9}  {row.parameters:>13,}  {row.path}: {row.class_name}"
+            words = f"{row.kind:10}  {'delayed' * row.held:7}  {row.parameters:>13,}  {row.path}: {row.class_name}"
             lines.append(f"{words}  {row.note}".rstrip())
         return "\n".join([*lines, *self.sentences()])
 
 
 def inspect(model: nn.Module, where: Where | None = None, example: Example = None, horizon: bool = True) -> Inspection:
-    """What a model is made of and what delayed attention training would do to it; the model is left as it was.
+    """Return the parts of a model and what delayed attention training would do with them; the model is not changed.
 
-    A model that would be refused is no error here: the reason is in `refusal`. `where` and `example` are those of
-    `DelayedAttention`; `horizon` asks for the memory horizon, which takes a few passes over 128 tokens.
+    A model that would be refused is not an error here: the reason is in `refusal`. `where` and `example` are those of
+    `DelayedAttention`; `horizon` measures the memory horizon, which takes a few passes over 128 tokens.
     """
     seen = survey(model)
     refusal: str | None = None
@@ -127,39 +124,39 @@ def inspect(model: nn.Module, where: Where | None = None, example: Example = Non
     chosen = list(held) if where is not None and held else None
     try:
         measured, no_horizon = memory_horizon(model, chosen, example), None
-    except Exception as error:  # a model of any library may fail in any way on tokens that it did not expect
+    except Exception as error:  # models of other libraries may raise anything on unexpected tokens
         measured, no_horizon = None, _one_line(error)
     return Inspection(type(model).__name__, rows, refusal, measured, no_horizon)
 
 
 def _place(model: nn.Module, name: str, module: nn.Module, example: Mapping[str, Any] | None) -> tuple[str, str | None]:
-    """Where the gate of an attention would stand, and why there can be none."""
+    """Return where the gate of an attention module would be, and the reason if there cannot be one."""
     if is_own(module):
-        return "left out by its own gate", None
+        return "has its own gate", None
     example = example_of(model) if example is None else example
     if example is None:
-        return "gated at its output; give an `example` to have that place tried", None
+        return "gated at its output; give an `example` to test that", None
     try:
         check_untouched(model)
     except ConfigError as error:
-        return f"gated at its output; not tried: {_one_line(error).removeprefix('horizon: ')}", None
+        return f"gated at its output; not tested: {_one_line(error).removeprefix('horizon: ')}", None
     try:
         norm = find_norm_after(model, name, module, example)
-    except Exception as error:  # as above; the delay would fail with the same words
+    except Exception as error:  # as above; the delay would raise the same error
         return "refused: see below", _one_line(error)
     return ("gated at its output" if norm is None else f"gated behind {norm[0].rpartition('.')[2]}"), None
 
 
 def _kind(module: nn.Module) -> Kind:
-    """The kind of a mixer that was not matched: a recurrence, or softmax attention of a sort that is not causal."""
+    """Return the kind of a mixer that is not delayed: a recurrence, or softmax attention that is not causal."""
     name = type(module).__name__
-    # A causal one is passed over for one reason alone: the configuration calls its layer a recurrence.
+    # Causal attention is passed over only if the configuration calls its layer a recurrence.
     is_recurrence = not name.endswith("Attention") or getattr(module, "is_causal", None) is True
     return "recurrence" if is_recurrence or any(word in name for word in LINEAR) else "attention"
 
 
 def _rows(model: nn.Module, kinds: dict[str, Kind], notes: dict[str, str], held: set[str]) -> Iterator[Row]:
-    """A row for each mixer, and for each part beside them that holds parameters, in the model's order."""
+    """Yield a row for each mixer and each other part with parameters, in the order of the model."""
     modules = dict(model.named_modules())
     mixers = [name for name in modules if name in kinds]
     counted: set[int] = set()
@@ -172,7 +169,7 @@ def _rows(model: nn.Module, kinds: dict[str, Kind], notes: dict[str, str], held:
         counted.update(fresh)
         return sum(fresh.values())
 
-    # What is held back inside another mixer is counted on its own, and before it.
+    # A delayed part inside another mixer is counted separately, and first.
     inner = {name: count(modules[name], True) for name in mixers if name in held}
     shown: list[str] = []
     for name, module in modules.items():

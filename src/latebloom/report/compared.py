@@ -34,7 +34,7 @@ def _pairs(panel: Panel, length: int) -> list[Comparison]:
     if panel.against:
         pairs = [(arm, other) for arm, others in panel.against.items() for other in others]
     else:
-        pairs = list(combinations([arm for arm, _ in panel.standings_at(length)], 2))
+        pairs = list(combinations([arm for arm, _ in panel.standings(length)], 2))
     compared = (compare_arms(*pair, *(panel.by_seed(arm, length) for arm in pair)) for pair in pairs)
     return [one for one in compared if one is not None]
 

@@ -97,14 +97,9 @@ class Panel:
         """The compared length and the longest tested one, which may be the same; empty if no run is finished."""
         return [] if self.compared_length is None else list(dict.fromkeys((self.compared_length, self.lengths[-1])))
 
-    @cached_property
-    def standings(self) -> list[tuple[str, Estimate]]:
-        """The arms at the compared length, best first."""
-        return [] if self.compared_length is None else self.standings_at(self.compared_length)
-
-    def standings_at(self, length: int) -> list[tuple[str, Estimate]]:
-        """Return the arms that were tested at a length, best first."""
-        found = ((arm, self.estimate(arm, length)) for arm in self.shown)
+    def standings(self, length: int | None = None) -> list[tuple[str, Estimate]]:
+        """Return the arms that were tested at a length (the compared length unless given), best first."""
+        found = ((arm, self.estimate(arm, length or self.compared_length or 0)) for arm in self.shown)
         return sorted(((arm, one) for arm, one in found if one is not None), key=lambda pair: -pair[1].mean)
 
     @cached_property

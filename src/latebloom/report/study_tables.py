@@ -1,7 +1,6 @@
-"""Tables of accuracy, reach and cliff: of one run, of the seeds of one arm, and of the arms of a study."""
+"""Tables of accuracy, reach and cliff: of one run, and of the arms of a study."""
 
-from collections.abc import Sequence
-from statistics import mean, median
+from statistics import median
 
 from latebloom.evaluation.interval import binomial_interval
 from latebloom.evaluation.result import HOLDS_AT, Evaluation, held_length
@@ -53,7 +52,7 @@ def run_table(evaluation: Evaluation) -> Table:
     """Return the accuracy of one run by length: all answers with their interval, and each named answer."""
     rows = [
         (
-            Cell(_times(count.length, evaluation.training_length)),
+            Cell(f"{count.length / evaluation.training_length:.3g}x ({count.length})"),
             percent(count.accuracy, *count.interval),
             *(percent(count.accuracy_of(name)) for name in evaluation.chance),
             Cell(str(count.sequences)),
@@ -63,19 +62,6 @@ def run_table(evaluation: Evaluation) -> Table:
     chance = (percent(level) for level in (evaluation.chance_all, *evaluation.chance.values()))
     head = ("length", "all right", *evaluation.chance, "sequences")
     return Table("Accuracy by length [95% interval]", head, (*rows, (Cell("guessing"), *chance, Cell(""))))
-
-
-def seeds_table(evaluations: Sequence[Evaluation]) -> Table:
-    """Return the accuracy of one configuration over seeds by length: mean, worst, best, and how many seeds hold."""
-    first, rows = evaluations[0], []
-    for length in first.lengths:
-        each = [evaluation.accuracy(length) for evaluation in evaluations]
-        held = Cell(f"{sum(accuracy >= HOLDS_AT for accuracy in each)} of {len(each)}")
-        rows.append(
-            (Cell(_times(length, first.training_length)), *map(percent, (mean(each), min(each), max(each))), held)
-        )
-    head = ("length", "mean", "worst", "best", f"seeds at {HOLDS_AT:.0%}")
-    return Table(f"All answers right, over {len(evaluations)} seeds", head, tuple(rows))
 
 
 def percent(value: float, low: float | None = None, high: float | None = None) -> Cell:
@@ -95,11 +81,7 @@ def accuracy_cell(panel: Panel, arm: str, length: int) -> Cell:
 
 def times(panel: Panel, length: int) -> str:
     """Return a length as a multiple of the training length: `3x (75)`."""
-    return _times(length, panel.training_length)
-
-
-def _times(length: int, training_length: int) -> str:
-    return f"{length / training_length:.3g}x ({length})"
+    return f"{length / panel.training_length:.3g}x ({length})"
 
 
 def points(estimate: Estimate) -> Cell:

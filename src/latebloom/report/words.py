@@ -13,20 +13,15 @@ MOST_TOLD = 4
 """A sentence names at most this many arms."""
 
 
-def describe(name: str, evaluation: Evaluation) -> str:
-    """Describe one run: up to which length it holds, and whether it has a cliff."""
-    start, held, lengths = evaluation.training_length, held_length(evaluation.counts), evaluation.lengths
-    falls = ""
-    if evaluation.cliff is not None:
-        falls = f" It has a cliff: {evaluation.accuracy(evaluation.cliff):.0%} at {evaluation.cliff}."
-    if held == 0:
-        first = f"{evaluation.accuracy(lengths[0]):.0%} at {lengths[0]}"
-        return f"{name} is below {HOLDS_AT:.0%} at the shortest tested length ({first}).{falls}"
-    text = f"{name} holds {HOLDS_AT:.0%} up to {held} ({held / start:.3g}x its training length of {start})"
-    longer = next((length for length in lengths if length > held), None)
-    if longer is None:
-        return f"{text}, the longest tested."
-    return f"{text}.{falls}" if falls else f"{text} and is at {evaluation.accuracy(longer):.0%} at {longer}."
+def describe(evaluation: Evaluation) -> str:
+    """Describe one run: its reach, and its cliff if it has one."""
+    held, cliff = held_length(evaluation.counts), evaluation.cliff
+    longest = ", the longest tested" * (held == evaluation.lengths[-1])
+    if cliff is not None:
+        falls = f"{evaluation.accuracy(cliff):.0%} at {cliff}"
+    else:
+        falls = "none" if evaluation.cliff_tested else "not tested; it needs the training length and one up to twice it"
+    return f"reach: {evaluation.reach:.3g}x (length {held}{longest})   cliff: {falls}"
 
 
 def describe_switch(step: int, reason: str, *, hold: str, untrained: bool, withheld: Sequence[str]) -> str:
@@ -67,9 +62,9 @@ def compare(joint: Evaluation, dat: Evaluation, switch_step: int | None) -> str:
 
 def headline(panel: Panel) -> str:
     """Summarize a panel: the accuracy of the arms at the compared length, and which of them hold."""
-    if not panel.standings or panel.compared_length is None:
+    if not panel.standings() or panel.compared_length is None:
         return f"No run on {panel.task} has finished."
-    told, left_out = panel.standings, ""
+    told, left_out = panel.standings(), ""
     if len(told) > MOST_TOLD:
         middle = next((pair for pair in told[1:-1] if pair[0] == panel.reference), told[1])
         which = "the main baseline" if middle[0] == panel.reference else "second"
@@ -81,17 +76,17 @@ def headline(panel: Panel) -> str:
 
 
 def _who_holds(panel: Panel) -> str:
-    holding = [arm for arm, one in panel.standings if one.mean >= HOLDS_AT]
+    holding = [arm for arm, one in panel.standings() if one.mean >= HOLDS_AT]
     if not holding:
         return "none, and none is clearly above guessing" if _are_guessing(panel) else "none"
-    if len(holding) == len(panel.standings):
+    if len(holding) == len(panel.standings()):
         return "all"
-    return join_words(holding) if len(holding) <= MOST_TOLD else f"{len(holding)} of {len(panel.standings)} arms"
+    return join_words(holding) if len(holding) <= MOST_TOLD else f"{len(holding)} of {len(panel.standings())} arms"
 
 
 def _are_guessing(panel: Panel) -> bool:
     """Return whether no arm is above guessing, with the sequences of all its seeds taken together."""
-    for arm, _ in panel.standings:
+    for arm, _ in panel.standings():
         runs = [run for run in panel.finished[arm].values() if panel.compared_length in run.lengths]
         counts = [count for run in runs for count in run.counts if count.length == panel.compared_length]
         low, _ = binomial_interval(sum(count.correct for count in counts), sum(count.sequences for count in counts))
@@ -102,7 +97,7 @@ def _are_guessing(panel: Panel) -> bool:
 
 def caveats(panel: Panel, compared: Compared) -> str:
     """Say how far the headline can be trusted: the number of seeds, missing arms, and significance."""
-    if not panel.standings:
+    if not panel.standings():
         return ""
     if panel.is_single:
         text = "One seed each: there are no error bars over seeds, and another seed may give another result."
@@ -111,7 +106,7 @@ def caveats(panel: Panel, compared: Compared) -> str:
             told = join_words([f"{arm} has {seed}" for arm, seed in seeds.items()])
             text += f" The seeds differ too ({told}), not only the arms."
     else:
-        numbers = sorted({one.seeds for _, one in panel.standings})
+        numbers = sorted({one.seeds for _, one in panel.standings()})
         text = f"Means over {' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} seeds."
     missing = [arm for arm in panel.arms if arm not in panel.shown]
     if missing:
@@ -140,7 +135,7 @@ def _significant_effects(compared: Compared) -> str:
 
 def _best_two(panel: Panel, compared: Compared) -> str:
     """Compare the best arm with the second, if they share seeds."""
-    pair = tuple(arm for arm, _ in panel.standings[:2])
+    pair = tuple(arm for arm, _ in panel.standings()[:2])
     several: Sequence[Comparison] = compared.get(panel.compared_length or 0, ())
     one = next((one for one in several if (one.first, one.second) == pair), None)
     if one is None:
