@@ -264,10 +264,10 @@ def test_the_log_of_a_run_has_a_line_for_each_phase_and_tenth_with_the_time_left
     for step in range(STEPS + 1):
         clock[0] += 1.0
         bar.show("run", Progress(step, STEPS, "delayed" if step < 5 else "full"))
-    assert lines()[0] == "1 run: 0 done, 0 running"
+    assert lines()[0] == "1 run: 0 done, 1 running, run: step 0/60 delayed"
     assert "1 run: 0 done, 1 running, about 0:01:14 left, run: step 5/60 full" in lines()
     assert 10 <= len(lines()) <= 13
-    assert all("left" in line for line in lines()[2:])
+    assert all("left" in line for line in lines()[1:])
 
 
 @pytest.mark.parametrize(("width", "loss"), [(44, False), (80, True), (120, True)])

@@ -83,7 +83,7 @@ def train_plan(
     with RunProgress() as bar:
 
         def announce(stage: Stage) -> None:
-            bar.stage = stage
+            bar.stage = stage if plan.tuning_count else Stage("")
 
         def runner(configs: dict[str, RunConfig], folder: Path) -> dict[str, str]:
             bar.expect(configs, folder)

@@ -51,7 +51,7 @@ def test_a_part_that_one_arm_has_and_another_has_not_is_a_difference(delayed_fir
 
 def test_it_says_which_phase_an_arm_without_a_delay_has():
     dat, later = (json.dumps(BASE | {"delay": DELAY | {"ramp_steps": steps}}) for steps in (1, 2))
-    said = "An arm without a delay has one phase, `training.full`."
+    said = "An arm without a delay has one phase, training.full."
     tables = table_of(joint=changed(), dat=dat), table_of(dat=dat, later=later)
     assert [said in table.note for table in tables if table is not None] == [True, False]
 

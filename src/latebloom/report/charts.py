@@ -175,11 +175,13 @@ def curves_chart(
     at_step = quantity("step", format=",")
     tooltip = [nominal("run"), nominal("seed"), at_step]
     tooltip.append(quantity("value", title=title, format=".4f" if is_loss else ".1%"))
-    place, flat = {"x": step, "y": y, "color": color}, {"transform": [{"flatten": ["step", "value"]}]}
+    place, flat = {"x": step, "y": y, "color": color}, [{"flatten": ["step", "value"]}]
     rule = {"x": step, "color": color, "tooltip": [nominal("run"), nominal("what", title="switch"), at_step]}
     layers = [
-        layer({"type": "line", "strokeWidth": 1.4, "opacity": 0.7}, place | {"detail": nominal("seed")}, **flat),
-        layer({"type": "point", "size": 60, "opacity": 0}, place | {"tooltip": tooltip}, name=HOVER, **flat),
+        layer(
+            {"type": "line", "strokeWidth": 1.4, "opacity": 0.7}, place | {"detail": nominal("seed")}, transform=flat
+        ),
+        layer({"type": "point", "size": 60, "opacity": 0}, place | {"tooltip": tooltip}, name=HOVER, transform=flat),
     ]
     if switches:  # Vega warns about a layer without data
         mark = {"type": "rule", "strokeDash": [4, 3], "strokeWidth": 1.5}

@@ -26,12 +26,12 @@ def differences_table(panel: Panel) -> Table | None:
     if not any(changed.values()):
         return None
     has_delay = {config.get("delay") != "null" for config in known.values()}
-    one_phase = " An arm without a delay has one phase, `training.full`." if len(has_delay) > 1 else ""
+    one_phase = " An arm without a delay has one phase, training.full." if len(has_delay) > 1 else ""
     return Table(
         title=f"Settings that differ between arms: {panel.title}",
         head=("arm", f"different from {first}"),
         rows=tuple((Cell(arm), as_overrides(settings)) for arm, settings in changed.items()),
-        note=f"Written as overrides of `latebloom train`. All other settings are equal, except the seed.{one_phase}",
+        note=f"Written as overrides of latebloom train. All other settings are equal, except the seed.{one_phase}",
         names=2,
     )
 

@@ -41,9 +41,8 @@ def reach_table(panel: Panel) -> Table:
             f"Reach: the longest tested length, in training lengths, up to which accuracy is at least {HOLDS_AT:.0%} "
             f"at every tested length; 0x if it is lower at the shortest{shortest}. A seed that holds to the end may "
             f"reach further than was tested. Cliff: at least {HOLDS_AT:.0%} at the training length and less than half "
-            "of that within twice the length; `cliff at` is the median over the seeds that have one. "
-            + mean_note(panel)
-            + ("" if panel.is_single else " Share of seeds: exact 95% interval.")
+            "of that within twice the length; the median over the seeds that have one."
+            + ("" if panel.is_single else f" {mean_note(panel)} Share of seeds: exact 95% interval.")
         ),
     )
 
