@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from latebloom.config import RunConfig
 from latebloom.delay.triggers import AtFraction, AtStep
@@ -20,6 +19,7 @@ from latebloom.errors import require
 from latebloom.estimate import Estimator, in_words, step_reached
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.models.settings import PARTS
+from latebloom.report.tables import print_table, text_table
 from latebloom.report.terminal import say
 from latebloom.studies.claim import places
 from latebloom.studies.local import usable_cores
@@ -140,16 +140,12 @@ def show_run(config: RunConfig, folder: Path, *, device: str | None, seeds: int 
 def show_study(plan: Plan, folder: Path, *, device: str | None, workers: int | None) -> None:
     """Print the arms of a study, how many runs and steps they are, and about how long they take."""
     console, chosen = Console(), choose_device(device)
-    table = Table(box=None, pad_edge=False)
-    for heading in ("arm", "task"):
-        table.add_column(heading)
-    for heading in ("runs", "steps each", "tuning runs"):
-        table.add_column(heading, justify="right")
+    rows = []
     for arm in plan.arms:
         runs, tuning = len(plan.seeds_of(arm)), len(arm.choices) * len(plan.tuning_seeds)
         tuning += min(plan.finalists, len(arm.choices)) * len(plan.second_round)
-        table.add_row(arm.name, arm.task, str(runs), f"{arm.config.training.steps:,}", str(tuning or "-"))
-    console.print(table)
+        rows.append((arm.name, arm.task, str(runs), f"{arm.config.training.steps:,}", str(tuning or "-")))
+    print_table(console, text_table("", ("arm", "task", "runs", "steps each", "tuning runs"), rows, names=2))
     stages = _stages(plan)
     runs = {name: config for stage in stages for name, config in stage.items()}
     steps = sum(config.training.steps for config in runs.values())

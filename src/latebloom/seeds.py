@@ -10,7 +10,7 @@ from latebloom.config import RunConfig
 from latebloom.engine.checkpoint import write_json
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.loop import TrainedRun
-from latebloom.errors import CheckpointError, LatebloomError, require
+from latebloom.errors import LatebloomError, require
 from latebloom.report.study import read_sections
 from latebloom.report.tables import print_table
 from latebloom.report.terminal import say
@@ -41,9 +41,7 @@ def train_arms(
     arms = [Arm(arm or "run", replace(config, seed=0), folder=arm) for arm, config in configs.items()]
     folders = {f"{arm}/seed-{seed}": replace(config, seed=seed) for arm, config in configs.items() for seed in seeds}
     for name, config in folders.items():
-        folder = RunFolder(out / name.lstrip("/"))
-        if folder.config_file.exists() and folder.read_config().hash != config.hash:
-            raise CheckpointError(f"out: {folder.path} holds another run; choose another folder with --out")
+        RunFolder(out / name.lstrip("/")).require_same_settings(config)
     outcome = train_plan(title, Plan(arms, seeds), out, device=device)
     if outcome.failures:
         raise LatebloomError("; ".join(f"run {name} failed: {reason}" for name, reason in outcome.failures.items()))

@@ -9,7 +9,9 @@ from latebloom.api import run_with_bar
 from latebloom.config import RunConfig
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.schedule import unfinished_warmups
-from latebloom.report.terminal import answer_table, say
+from latebloom.report.study_tables import run_table
+from latebloom.report.tables import print_table
+from latebloom.report.terminal import say
 from latebloom.report.words import describe, describe_switch
 
 
@@ -23,13 +25,13 @@ def train_one(config: RunConfig, folder: Path, device: str | None, track: str | 
     trained = run_with_bar(config, folder, device=device, track=track)
     if was_finished:
         say(console, f"{folder} is finished already; these are its results.")
-    console.print(answer_table(trained.evaluation))
+    print_table(console, run_table(trained.evaluation))
     if trained.switch_step is not None and config.delay is not None:
         hold = config.delay.hold
         untrained = hold == "bypass" and not config.model.attention.zero_output
         reason, withheld = trained.result["switch_reason"], config.delay.withhold
         say(console, describe_switch(trained.switch_step, reason, hold=hold, untrained=untrained, withheld=withheld))
-    say(console, describe("The model", trained.evaluation))
+    say(console, describe(trained.evaluation))
     say(console, f"Everything is in {folder}")
 
 

@@ -14,14 +14,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: Namespace) -> None:
-    import shlex
-    import sys
-
     from latebloom.demo import run_demo
-    from latebloom.errors import InterruptedRun
 
     folder = options.out or Path("demo" if options.seed == 0 else f"demo-seed-{options.seed}")
-    try:
-        run_demo(folder, seed=options.seed, device=options.device, overrides=options.overrides)
-    except InterruptedRun as stop:
-        raise InterruptedRun(f"{stop}; go on with: latebloom {shlex.join(sys.argv[1:])}") from None
+    run_demo(folder, seed=options.seed, device=options.device, overrides=options.overrides)
