@@ -34,7 +34,7 @@ def test_every_seed_is_the_run_that_it_gives_alone(tiny, tmp_path, config_file, 
 
 def test_a_folder_of_other_runs_is_refused_before_training(tiny, tmp_path):
     run(replace(tiny, seed=1, delay=None), tmp_path / "seed-1", device="cpu")
-    with pytest.raises(CheckpointError, match="seed-1 holds another run"):
+    with pytest.raises(CheckpointError, match=r"seed-1 holds a run with other settings \(delay: "):
         train_seeds(tiny, 2, tmp_path, device="cpu")
     assert not (tmp_path / "seed-0").exists()
 

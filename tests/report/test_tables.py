@@ -8,6 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from latebloom import SequenceModel, hybrid, inspect
+from latebloom.cli import main
+from latebloom.inspect_view import print_inspection
 from latebloom.report.tables import (
     EMPTY,
     Cell,
@@ -127,3 +130,27 @@ def test_long_words_such_as_paths_are_not_broken_while_there_is_room(width):
     path = "model.layers.{0,2,...,46}.linear_attn"
     table = text_table("m", ("part", "kind", "what it is"), [(path, "recurrence", "gated delta rule " * 5)])
     assert path in printed(table, width)
+
+
+@pytest.mark.parametrize("width", [44, 80, 120])
+@pytest.mark.parametrize("words", [["list"], ["study", "--list"]])
+def test_lists_fit_the_terminal(words, width, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
+    main(words)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= width
+    assert not any("…" in line for line in lines)
+    assert "composite" in " ".join(lines)
+
+
+@pytest.mark.parametrize("width", [44, 80, 120])
+def test_an_inspection_fits_the_terminal_and_cuts_no_word(width):
+    inspection = inspect(SequenceModel(hybrid(width=8, blocks=12, heads=2), 11), horizon=False)
+    out = StringIO()
+    console = Console(file=out, width=width, force_terminal=True, color_system=None)
+    print_inspection(console, inspection, "random")
+    assert max(map(len, out.getvalue().splitlines())) <= width
+    for row in inspection.grouped():
+        assert row.path in out.getvalue()
+        assert row.class_name in out.getvalue()
