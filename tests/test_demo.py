@@ -65,7 +65,7 @@ def test_a_second_call_shows_the_finished_runs_at_once(ran):
 REFUSED = {
     "evaluation.multiples=[1,2]": "evaluation.multiples: [1.0, 2.0] leave out 1 or 3",
     "delay=null": "delay: the demo compares joint training with a delay",
-    "training.steps=40": "out: demo/joint/seed-0 holds a run with other settings (training.steps: 30 -> 40); choose another folder",
+    "training.steps=40": "out: demo/joint/seed-0 holds a run with other settings (training.steps: 30 -> 40); choose",
 }
 
 

@@ -1,7 +1,6 @@
 """Charts as Vega-Lite specifications, and their conversion to PNG, SVG, PDF or HTML without a network."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any
@@ -75,7 +74,7 @@ def accuracy_chart(evaluations: Mapping[str, Evaluation], *, title: str = "") ->
     if not evaluations:
         raise ConfigError("plot: there is no evaluation to draw")
     rows = [
-        Point(name, count.length, count.accuracy, *count.interval, f"{count.sequences} sequences")
+        point(name, count.length, count.accuracy, *count.interval, f"{count.sequences} sequences")
         for name, evaluation in evaluations.items()
         for count in evaluation.counts
     ]
@@ -91,25 +90,15 @@ def guessing_levels(evaluation: Evaluation) -> dict[str, float]:
     return levels
 
 
-@dataclass(frozen=True)
-class Point:
-    """One point of a line, with its interval if there is one."""
-
-    run: str
-    length: int
-    accuracy: float
-    low: float | None
-    high: float | None
-    over: str
-    """What the interval is over."""
-
-    def to_row(self) -> dict[str, Any]:
-        interval = "none" if self.low is None else f"{self.low:.1%} to {self.high:.1%}"
-        return asdict(self) | {"interval": interval}
+def point(run: str, length: int, accuracy: float, low: float | None, high: float | None, over: str) -> dict[str, Any]:
+    """Return a point of a line, with its interval if there is one; `over` says what the interval is over."""
+    interval = "none" if low is None else f"{low:.1%} to {high:.1%}"
+    place = {"run": run, "length": length, "accuracy": accuracy}
+    return place | {"low": low, "high": high, "over": over, "interval": interval}
 
 
 def length_chart(
-    points: Sequence[Point],
+    points: Sequence[dict[str, Any]],
     training_length: int,
     guessing: Mapping[str, float],
     *,
@@ -121,10 +110,10 @@ def length_chart(
 
     `names` fixes the colours: a run has the same colour in all charts that are given the same names.
     """
-    lengths = sorted({point.length for point in points})
-    shown = list(dict.fromkeys(point.run for point in points))
+    lengths = sorted({one["length"] for one in points})
+    shown = list(dict.fromkeys(one["run"] for one in points))
     names = list(names or shown)
-    points = sorted(points, key=lambda point: names.index(point.run))  # also the order of drawing
+    points = sorted(points, key=lambda one: names.index(one["run"]))  # also the order of drawing
     legend = _legend(shown, symbolSize=130, symbolStrokeWidth=0)
     color = _by_run(names, legend)
     length = quantity(
@@ -155,7 +144,7 @@ def length_chart(
         ),
     ]
     sizes = _sizes([name for name in names if name in shown])
-    return layered(layers, [point.to_row() | {"size": sizes[point.run]} for point in points], title)
+    return layered(layers, [one | {"size": sizes[one["run"]]} for one in points], title)
 
 
 def curves_chart(

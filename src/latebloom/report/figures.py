@@ -7,7 +7,6 @@ from typing import Any
 
 from latebloom.evaluation.result import CLAIM
 from latebloom.report.charts import (
-    Point,
     Spec,
     curves_chart,
     guessing_levels,
@@ -15,6 +14,7 @@ from latebloom.report.charts import (
     layered,
     length_chart,
     nominal,
+    point,
     quantity,
 )
 from latebloom.report.compared import Compared
@@ -109,7 +109,7 @@ def _by_length(panel: Panel, answer: str | None, title: str) -> Spec:
         for length in panel.lengths:
             if (found := panel.estimate(arm, length, answer)) is not None:
                 over = "sequences of one seed" if panel.is_single else f"{found.seeds} seed{'s' * (found.seeds > 1)}"
-                points.append(Point(arm, length, found.mean, found.low, found.high, over))
+                points.append(point(arm, length, found.mean, found.low, found.high, over))
     first = panel.evaluations[0]
     guessing = guessing_levels(first) if answer is None else {"guessing": first.chance[answer]}
     right = "all answers right" if answer is None else f"{answer} right"
@@ -121,8 +121,8 @@ def _curve(run: RunRecord, measure: str, length: int | None) -> dict[str, Any] |
     points = [p for p in run.curve if (p.measure, p.length) == (measure, length) and isfinite(p.value)]
     if not points:
         return None
-    values = [float(f"{point.value:.4g}") for point in points]
-    return {"run": run.arm, "seed": run.seed, "step": [point.step for point in points], "value": values}
+    values = [float(f"{one.value:.4g}") for one in points]
+    return {"run": run.arm, "seed": run.seed, "step": [one.step for one in points], "value": values}
 
 
 def arms_figure(panel: Panel) -> Figure | None:
