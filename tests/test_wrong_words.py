@@ -65,7 +65,7 @@ WRONG = {
         ("evaluate", "run", "--lengths", "5", "10"),
         "unrecognized argument: 10; give one run, and the lengths as one word",
     ),
-    "lengths with a blank": (("evaluate", "run", "--lengths", "5 9"), "is not a whole number above 0; write for exa"),
+    "lengths with a blank": (("evaluate", "run", "--lengths", "5 9"), "is not a whole number above 0; write 25,50"),
     "an option without a value": (("train", "--recipe"), "--recipe: expected one argument (see latebloom train"),
     "no path": (("inspect",), "the following arguments are required: PATH (see latebloom inspect --help)"),
     "no sequences": (("evaluate", "run", "--sequences", "0"), "sequences: 0 is not possible; it must be 1 or more"),

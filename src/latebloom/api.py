@@ -1,4 +1,4 @@
-"""Training from its pieces, with a progress bar: what a notebook or a script wants."""
+"""Training with a progress bar, for a notebook or a script."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -25,10 +25,10 @@ def train(
     device: str | None = None,
     track: str | None = None,
 ) -> TrainedRun:
-    """Train a model on a task, with its attention delayed if a delay is given, and test it at several lengths.
+    """Train a model on a task, with delayed attention if a delay is given, and test it at several lengths.
 
-    With `out`, everything is kept in that folder, and the same call goes on where an interrupted one stopped. `track`
-    shows the numbers while it goes on: tensorboard, wandb or trackio.
+    With `out`, everything is saved in that folder, and the same call continues an interrupted run. `track` sends the
+    curves to tensorboard, wandb or trackio while the run trains.
     """
     config = RunConfig(
         task=task,
@@ -44,7 +44,7 @@ def train(
 def run_with_bar(
     config: RunConfig, out: str | Path | None = None, *, device: str | None = None, track: str | None = None
 ) -> TrainedRun:
-    """`run`, with a progress bar, and with live curves if a tracker is named."""
+    """Call `run` with a progress bar, and with live curves if a tracker is named."""
     from latebloom.progress import RunProgress  # rich is imported when there is something to show
     from latebloom.trackers import Tracked
 

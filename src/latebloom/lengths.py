@@ -1,13 +1,13 @@
-"""Lengths as a person writes them: 25,50,100 or 25,50,...,400."""
+"""Lengths as the command line takes them: 25,50,100 or 25,50,...,400."""
 
 from latebloom.errors import ConfigError
 
 
 def parse_lengths(text: str) -> list[int]:
-    """The lengths in a list with commas; `a,b,...,z` goes on from a and b in equal steps up to z."""
+    """Return the lengths of a list with commas; `a,b,...,z` continues from a and b in equal steps up to z."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
-        raise ConfigError(f"lengths: {text!r} names no length; write for example 25,50,100 or 25,50,...,400")
+        raise ConfigError(f"lengths: {text!r} names no length; write 25,50,100 or 25,50,...,400, for example")
     lengths: list[int] = []
     for i, part in enumerate(parts):
         if part in ("...", "…"):
@@ -24,5 +24,5 @@ def parse_lengths(text: str) -> list[int]:
 
 def _number(part: str, text: str) -> int:
     if not part.isdecimal() or int(part) < 1:
-        raise ConfigError(f"lengths: {part!r} in {text!r} is not a whole number above 0; write for example 25,50,100")
+        raise ConfigError(f"lengths: {part!r} in {text!r} is not a whole number above 0; write 25,50,100, for example")
     return int(part)
