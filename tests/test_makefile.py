@@ -1,0 +1,19 @@
+"""What the Makefile would install: little for the demo, everything for the tests."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("target", "installed"), [("demo", ["."]), ("lint", [".", '".[dev]"']), ("test", [".", '".[dev]"'])]
+)
+def test_a_target_installs_what_it_needs(target, installed, tmp_path):
+    command = ["make", "--dry-run", target, f"VENV={tmp_path / 'venv'}"]
+    root = Path(__file__).parent.parent
+    commands = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.splitlines()
+    pip = [line for line in commands if "pip install" in line]
+    assert [line.split("--editable ")[1] for line in pip] == installed
+    assert all(line.startswith("PIP_CONSTRAINT=constraints.txt ") for line in pip)
+    assert not any("--quiet" in line for line in pip)
