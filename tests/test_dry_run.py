@@ -1,6 +1,7 @@
 """Dry runs: what would be trained, where and for how long, with nothing trained or written."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -127,12 +128,11 @@ def test_many_seeds_and_a_study(config_file, capsys):
     )
     dry_run("study", "mine.py", "--seeds", "2", "--workers", "2")
     printed = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in printed[1:3]] == [
-        ["a", "composite", "2", "24", "4"],
-        ["b", "composite", "2", "24", "-"],
-    ]
-    assert printed[3:5] == ["Together: 8 runs, 192 steps", "Folder: studies/mine-paper would be created"]
-    assert "in 2 processes" in printed[5]
+    cells = [re.findall(r"[\w-]+", line) for line in printed]
+    assert ["a", "composite", "2", "24", "4"] in cells
+    assert ["b", "composite", "2", "24", "-"] in cells
+    assert printed[-3:-1] == ["Together: 8 runs, 192 steps", "Folder: studies/mine-paper would be created"]
+    assert "in 2 processes" in printed[-1]
     assert {path.name for path in Path().iterdir()} <= {"tiny.json", "mine.py", "__pycache__"}
 
 

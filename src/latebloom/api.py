@@ -56,9 +56,13 @@ def run_with_bar(
         Tracked(track, Path(out), config) if track is not None and out is not None else nullcontext() as tracked,
         RunProgress() as bars,
     ):
-        bars.expect({name: config}, folder and folder.parent)
+        is_shown = False
 
         def observe(seen: Progress) -> None:
+            nonlocal is_shown
+            if not is_shown:  # a run that is refused, or finished already, shows no progress
+                bars.expect({name: config}, folder and folder.parent)
+                is_shown = True
             bars.show(name, seen)
             if tracked is not None:
                 tracked(seen)
