@@ -187,7 +187,7 @@ def test_links_lead_somewhere(page):
 
 
 @pytest.mark.parametrize(
-    "heavy", ["pydantic", "rich", "vl_convert", "argparse", "safetensors", "huggingface_hub", "scipy", "polars"]
+    "heavy", ["pydantic", "rich", "vl_convert", "safetensors", "huggingface_hub", "scipy", "polars"]
 )
 def test_importing_latebloom_imports_nothing_heavy(heavy):
     script = f"import sys; from latebloom import *; sys.exit({heavy!r} in sys.modules)"
