@@ -273,8 +273,6 @@ def test_a_mistake_in_a_file_is_one_sentence(tmp_path, text, said):
 
 def test_what_is_not_there_is_one_sentence():
     with pytest.raises(ConfigError, match="--import: there is no module 'nothing_of_the_kind'; give one that can be"):
-        plugins.load_words(["list", "--import", "nothing_of_the_kind"])
+        plugins.load("nothing_of_the_kind")
     with pytest.raises(ConfigError, match=r"--import: there is no file none\.py"):
-        plugins.load_words(["list", "--import=none.py"])
-    with pytest.raises(ConfigError, match="--import: give a module or a Python file"):
-        plugins.load_words(["list", "--import"])
+        plugins.load("none.py")
