@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -249,7 +250,7 @@ def test_imports_are_recorded_and_no_part_of_the_hash(tmp_path):
 
 def test_a_file_that_was_sent_from_another_machine_keeps_its_path(tmp_path):
     plugins.receive_sources({"/over/there/parts.py": COMPONENTS.encode()})
-    data = recipe("demo-joint").to_json() | {"imports": ["/over/there/parts.py"]}
+    data: dict[str, Any] = recipe("demo-joint").to_json() | {"imports": ["/over/there/parts.py"]}
     data["model"]["recurrence"] = "gru"
     config = config_from(data)
     assert config.to_json()["imports"] == ["/over/there/parts.py"]
