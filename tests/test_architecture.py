@@ -41,6 +41,8 @@ MAY_IMPORT = {
     "report": COMMON | {"evaluation", "results"},
     # What a user sees.
     "listing": COMMON | {"recipes", "studies", "trackers"},
+    "checks": COMMON
+    | {"config", "delay", "layers", "listing", "recipes", "studies", "tasks", "trackers", "validation"},
 }
 FREE = {"__init__", "__main__", "api", "cli", "demo", "evaluation_view", "inspect_view", "lengths", "progress", "seeds"}
 FREE |= {"study", "arguments", "commands", "dry_run", "estimate", "train_view"}

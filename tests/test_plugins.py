@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -249,7 +250,7 @@ def test_imports_are_recorded_and_no_part_of_the_hash(tmp_path):
 
 def test_a_file_that_was_sent_from_another_machine_keeps_its_path(tmp_path):
     plugins.receive_sources({"/over/there/parts.py": COMPONENTS.encode()})
-    data = recipe("demo-joint").to_json() | {"imports": ["/over/there/parts.py"]}
+    data: dict[str, Any] = recipe("demo-joint").to_json() | {"imports": ["/over/there/parts.py"]}
     data["model"]["recurrence"] = "gru"
     config = config_from(data)
     assert config.to_json()["imports"] == ["/over/there/parts.py"]
@@ -273,8 +274,6 @@ def test_a_mistake_in_a_file_is_one_sentence(tmp_path, text, said):
 
 def test_what_is_not_there_is_one_sentence():
     with pytest.raises(ConfigError, match="--import: there is no module 'nothing_of_the_kind'; give one that can be"):
-        plugins.load_words(["list", "--import", "nothing_of_the_kind"])
+        plugins.load("nothing_of_the_kind")
     with pytest.raises(ConfigError, match=r"--import: there is no file none\.py"):
-        plugins.load_words(["list", "--import=none.py"])
-    with pytest.raises(ConfigError, match="--import: give a module or a Python file"):
-        plugins.load_words(["list", "--import"])
+        plugins.load("none.py")

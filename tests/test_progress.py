@@ -101,7 +101,7 @@ def test_a_terminal_shows_all_of_it(width, of, tmp_path):
 
 def test_hundreds_of_runs_with_long_names_fit_a_terminal_of_eighty_columns(clock, of, tmp_path):
     runs = [f"tuning/composite/dat/choice-{k}/seed-{seed}" for k in range(32) for seed in range(25)]
-    setting = "composite/joint (asked late) sharpen=True learning_rate=0.012 state_noise=0.3 weigh=positions"
+    setting = "composite/joint (asked late) scores=log_n learning_rate=0.012 state_noise=0.3 weigh=positions"
     names = {f"tuning/composite/dat/choice-{k}": setting for k in range(32)}
     written = StringIO()
     with RunProgress(Console(file=written, width=80, force_terminal=True, color_system=None)) as bar:
@@ -117,7 +117,7 @@ def test_hundreds_of_runs_with_long_names_fit_a_terminal_of_eighty_columns(clock
     assert "123 done, 0 running, 17 failed" in stand
     assert "…" not in stand
     assert stage.startswith("about 3 days, 5:41:15 left, choosing settings, first of two rounds")
-    assert all(leader.startswith("50% at 3x: composite/joint (asked late) sharpen=True") for leader in leaders)
+    assert all(leader.startswith("50% at 3x: composite/joint (asked late) scores=log_n") for leader in leaders)
 
 
 def test_runs_that_failed_count_as_over(log, of, tmp_path):

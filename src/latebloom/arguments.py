@@ -81,6 +81,18 @@ def add_out(parser: Parser, help: str) -> None:
     parser.add_argument("--out", type=folder, metavar="FOLDER", help=help)
 
 
+def add_imports(parser: Parser) -> None:
+    """Add the option --import, which names modules and files with components of the user's own."""
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="MODULE|FILE.py",
+        help="import a module or a Python file that defines components; may be given several times",
+    )
+
+
 def add_device(parser: Parser) -> None:
     """Add the option --device."""
     parser.add_argument("--device", metavar="cpu|cuda", help="where to compute (default: CUDA if there is a GPU)")

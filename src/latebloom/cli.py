@@ -2,6 +2,7 @@
 
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import partial
@@ -10,7 +11,6 @@ from latebloom import __version__
 from latebloom.arguments import Parser
 from latebloom.commands import command_names, load_command
 from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, catch_full_disk
-from latebloom.plugins import load_words
 
 DESCRIPTION = "Delayed attention training: sequence models trained on short sequences that work on long ones."
 EPILOG = """Options of a command: latebloom COMMAND --help. Completion with Tab: eval "$(latebloom completion bash)",
@@ -29,7 +29,17 @@ def parse(words: list[str]) -> Callable[[], None]:
         hint = f"did you mean {near[0]}? " if near else ""
         raise ConfigError(f"there is no command {words[0]!r}; {hint}commands: {', '.join(names)}")
     parser, run = load_command(words[0])
-    return partial(run, parser.parse(words[1:]))
+    return partial(_run, run, parser.parse(words[1:]))
+
+
+def _run(run: Callable[[Namespace], None], options: Namespace) -> None:
+    """Run a command with the modules and files that --import names."""
+    if getattr(options, "imports", []):
+        from latebloom.plugins import load
+
+        for name in options.imports:
+            load(name)
+    run(options)
 
 
 def _main_parser(names: list[str]) -> Parser:
@@ -47,7 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     try:
         with catch_full_disk("the output of this command"):
-            parse(load_words(words))()
+            parse(words)()
     except InterruptedRun as stop:
         print(f"latebloom: {stop}", file=sys.stderr)
         sys.exit(130)

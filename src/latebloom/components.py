@@ -33,6 +33,7 @@ ENTRY_POINTS = "latebloom"
 PACKAGE = __name__.partition(".")[0]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Component:
     """Base of all families. See the module's docstring for how to add a family or a member."""
 
@@ -76,10 +77,11 @@ class Component:
             notes = [f"{plugin} cannot be imported ({reason})" for plugin, reason in broken.items()]
             raise ConfigError("; ".join([str(unknown(field or cls.kind(), name, cls.choices())), *notes]))
         member = cls.members[name]
-        if "__dataclass_fields__" not in vars(member):
+        settings = vars(member).get("__dataclass_fields__")
+        if settings is None or settings["name"].default != name:
             raise ConfigError(
-                f"{field or cls.kind()}: {member.__qualname__} in {_place(member)} is no dataclass; write "
-                "@dataclass(frozen=True, kw_only=True) above it"
+                f"{field or cls.kind()}: {member.__qualname__} in {_place(member)} is no dataclass with a name; write "
+                f'@dataclass(frozen=True, kw_only=True) above it and name: Literal["{name}"] = "{name}" in it'
             )
         return member
 
@@ -89,7 +91,7 @@ class Component:
         member = cls.find(name, field)
         if missing := required_fields(member):
             raise ConfigError(f"{field or cls.kind()}: {name} needs {', '.join(missing)}")
-        return member()
+        return member(name=name)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
@@ -141,9 +143,14 @@ def components_in(settings: Any) -> Iterator[Component]:
             yield from components_in(item)
 
 
-def members_of_module(module: str) -> list[type[Component]]:
-    """Return the components that a module defines."""
-    return [member for family in families() for member in family.members.values() if member.__module__ == module]
+def members_of_module(module: str, with_submodules: bool = False) -> list[type[Component]]:
+    """Return the components that a module defines, or that a package does."""
+    members = [member for family in families() for member in family.members.values()]
+    return [
+        member
+        for member in members
+        if member.__module__ == module or (with_submodules and member.__module__.startswith(f"{module}."))
+    ]
 
 
 def forget_module(module: str) -> None:
@@ -173,8 +180,9 @@ def origin_of(member: type) -> str | None:
         return None
     loaded = sys.modules.get(module)
     file = getattr(loaded, "__latebloom_file__", None)  # set by plugins.load
-    if file is None and module in ("__main__", "__mp_main__") and getattr(loaded, "__file__", None):
-        file = Path(str(loaded.__file__)).resolve()
+    script = getattr(loaded, "__file__", None)
+    if file is None and module in ("__main__", "__mp_main__") and script:
+        file = Path(script).resolve()
     return module if file is None else str(file)
 
 

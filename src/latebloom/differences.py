@@ -26,6 +26,8 @@ def differences(found: Any, wanted: Any, name: str = "") -> Iterator[tuple[str, 
     both = isinstance(found, dict) and isinstance(wanted, dict)
     if both and found.get("name") == wanted.get("name"):
         for key in {**found, **wanted}:
+            if not name and key == "imports":  # where a component is defined is no setting
+                continue
             yield from differences(found.get(key), wanted.get(key), f"{name}.{key}" if name else key)
     elif found != wanted:
         yield name, found, wanted

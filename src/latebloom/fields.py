@@ -56,7 +56,7 @@ def _fits(value: Any, annotation: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
     if annotation is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, annotation)
+    return annotation is Any or isinstance(value, origin or annotation)
 
 
 def _words(annotation: Any) -> str:

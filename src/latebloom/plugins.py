@@ -125,21 +125,6 @@ def receive_sources(sources: dict[str, bytes]) -> None:
         _sent.add(path)
 
 
-def load_words(words: list[str]) -> list[str]:
-    """Load what `--import MODULE|FILE.py` names among the words of a command; return the other words."""
-    rest, given = [], iter(words)
-    for word in given:
-        option, equals, value = word.partition("=")
-        if option != "--import":
-            rest.append(word)
-            continue
-        name = value if equals else next(given, "")
-        if not name:
-            raise ConfigError("--import: give a module or a Python file")
-        load(name)
-    return rest
-
-
 def origins(settings: Any) -> list[str]:
     """Return what must be imported to read settings: the modules and files of their components."""
     found = {origin_of(type(component)) for component in components_in(settings)}

@@ -36,7 +36,7 @@ def test_an_extended_run_is_bit_for_bit_the_run_with_these_steps_from_the_start(
     lines = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "extended")]
     assert lines[0] == lines[1]
     environment = json.loads((tmp_path / "extended" / "environment.json").read_text())
-    assert environment["extended"] == [{"hash": short.hash, "steps": 24}]
+    assert environment["extended"] == [{"hashes": list(short.hashes), "steps": 24}]
     again = TrainedRun.load(tmp_path / "extended")
     assert again.config == longer
     assert run(with_training(short, steps=50), tmp_path / "extended").result["steps"] == 50

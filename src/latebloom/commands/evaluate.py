@@ -3,7 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from latebloom.arguments import Parser, add_device, integer
+from latebloom.arguments import Parser, add_device, add_imports, integer
 
 
 def add_arguments(parser: Parser) -> None:
@@ -19,6 +19,7 @@ def add_arguments(parser: Parser) -> None:
         help="where to write the results; - for standard output (default: RUN/evaluation-FIRST-LAST-HASH.json)",
     )
     add_device(parser)
+    add_imports(parser)
     parser.argument_hint = "give one run, and the lengths as one word, such as --lengths 25,50,100"
 
 

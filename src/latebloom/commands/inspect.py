@@ -3,7 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from latebloom.arguments import Parser
+from latebloom.arguments import Parser, add_imports
 
 
 def add_arguments(parser: Parser) -> None:
@@ -18,6 +18,7 @@ def add_arguments(parser: Parser) -> None:
         action="store_true",
         help="do not measure how far back a token matters when attention is disabled",
     )
+    add_imports(parser)
 
 
 def run(options: Namespace) -> None:

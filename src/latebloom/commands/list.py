@@ -3,12 +3,13 @@
 from argparse import Namespace
 from collections.abc import Iterator
 
-from latebloom.arguments import Parser
+from latebloom.arguments import Parser, add_imports
 
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("family", nargs="?", metavar="FAMILY", help="show one family only, such as task or recurrence")
     parser.add_argument("--brief", action="store_true", help="leave out the settings")
+    add_imports(parser)
 
 
 def run(options: Namespace) -> None:

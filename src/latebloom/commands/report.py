@@ -3,7 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from latebloom.arguments import Parser, add_out
+from latebloom.arguments import Parser, add_imports, add_out
 from latebloom.errors import ConfigError
 
 
@@ -16,6 +16,7 @@ def add_arguments(parser: Parser) -> None:
         help="results files, folders of studies, and folders of runs, which are compared as arms",
     )
     add_out(parser, "folder for index.html, figures/ and tables/ (default: report)")
+    add_imports(parser)
 
 
 def run(options: Namespace) -> None:

@@ -4,7 +4,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from latebloom.arguments import Parser, add_device, add_out, integer
+from latebloom.arguments import Parser, add_device, add_imports, add_out, integer
 from latebloom.errors import ConfigError
 
 
@@ -21,6 +21,7 @@ def add_arguments(parser: Parser) -> None:
     add_out(parser, "folder of the study (default: studies/NAME-SCALE)")
     parser.add_argument("--workers", type=integer, metavar="N", help="runs at once on a CPU (default: one per core)")
     add_device(parser)
+    add_imports(parser)
     parser.add_argument(
         "--on",
         choices=("local", "ray"),

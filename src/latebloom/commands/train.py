@@ -4,7 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latebloom.arguments import Parser, add_device, add_out, add_overrides, integer
+from latebloom.arguments import Parser, add_device, add_imports, add_out, add_overrides, integer
 from latebloom.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def add_arguments(parser: Parser) -> None:
         help="train N runs with consecutive seeds: as one program on a GPU, in one process per core on a CPU",
     )
     add_device(parser)
+    add_imports(parser)
     parser.add_argument(
         "--track",
         metavar="tensorboard|wandb|trackio",

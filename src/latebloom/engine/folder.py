@@ -127,7 +127,7 @@ class RunFolder:
         found = self.read_config()
         self.result_file.unlink(missing_ok=True)  # first: killed from here on, the run is an unfinished one
         environment = self.read_json(self.path / "environment.json", "resumed")
-        extended = [*environment.get("extended", []), {"hash": found.hash, "steps": found.training.steps}]
+        extended = [*environment.get("extended", []), {"hashes": list(found.hashes), "steps": found.training.steps}]
         write_json(self.path / "environment.json", environment | {"extended": extended})
         write_json(self.config_file, config.to_json())
 
@@ -155,7 +155,8 @@ class RunFolder:
     def earlier_hashes(self) -> list[str]:
         """Return the hashes of the configurations that the run had before it was extended."""
         file = self.path / "environment.json"
-        return [one["hash"] for one in self.read_json(file).get("extended", [])] if file.exists() else []
+        extended = self.read_json(file).get("extended", []) if file.exists() else []
+        return [hash for one in extended for hash in one["hashes"]]
 
 
 def run_around(path: Path) -> Path | None:

@@ -122,7 +122,7 @@ def _names_of_choices(plan: Plan, out: Path) -> dict[str, str]:
 
 def _in_few_words(settings: dict[str, Any]) -> str:
     """Settings by the last part of their names, where that says all: most often both phases have the same rate."""
-    last = {name: name.rpartition(".")[2] for name in settings}
+    last = {name: name.removesuffix(".name").rpartition(".")[2] for name in settings}  # scores.name=x is scores=x
     said: dict[str, None] = {}
     for name, value in settings.items():
         values = {str(settings[other]) for other in settings if last[other] == last[name]}

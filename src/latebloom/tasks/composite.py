@@ -72,6 +72,11 @@ class Composite(Task):
     def spell(self, token: int) -> str:
         return self.vocabulary.spell(token)
 
+    def oracle(self, tokens: list[int]) -> dict[str, int]:
+        *items, _, _, key = tokens
+        digits = [token for token in items if token < self.vocabulary.first_key]
+        return {"sum": sum(digits) % self.modulus, "recall": items[items.index(key) + 1]}
+
     def draw(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
         digit_count, pair_count = (length + 1) // 2, length // 2
         digits, sums = draw_digits(key, rows, digit_count, self.modulus)

@@ -53,6 +53,9 @@ class ModularSum(Task):
     def spell(self, token: int) -> str:
         return self.vocabulary.spell(token)
 
+    def oracle(self, tokens: list[int]) -> dict[str, int]:
+        return {"sum": sum(tokens[:-1]) % self.modulus}
+
     def draw(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
         digits, sums = draw_digits(key, rows, length, self.modulus)
         tokens = torch.cat([digits, constant(rows, self.vocabulary.marker("SUM"))], dim=1)

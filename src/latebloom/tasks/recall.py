@@ -59,6 +59,10 @@ class Recall(Task):
     def spell(self, token: int) -> str:
         return self.vocabulary.spell(token)
 
+    def oracle(self, tokens: list[int]) -> dict[str, int]:
+        *pairs, _, key = tokens
+        return {"recall": dict(zip(pairs[::2], pairs[1::2], strict=True))[key]}
+
     def draw(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
         keys, values, asked, answer = draw_pairs(key, rows, length, self.vocabulary)
         pairs = torch.stack([keys, values], dim=2).flatten(1)

@@ -65,11 +65,9 @@ class Batch:
         return Batch(self.tokens, self.positions[:, last], self.targets[:, last], names)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Task(Component, ABC):
     """Sequences of any length with named answers."""
 
-    name: str
     answers: ClassVar[tuple[str, ...]]
     """The names of the answers, in the order of `Batch.columns`."""
     state_answer: ClassVar[str | None] = None
@@ -108,6 +106,13 @@ class Task(Component, ABC):
     @abstractmethod
     def spell(self, token: int) -> str:
         """Return a token as text."""
+
+    def oracle(self, tokens: list[int]) -> dict[str, int] | None:
+        """Return the answers of one sequence, computed from its tokens in plain Python; None if there is no oracle.
+
+        `latebloom check` compares it with the targets of `draw`.
+        """
+        return None
 
     @property
     def chance_all(self) -> float:
@@ -163,4 +168,5 @@ class Task(Component, ABC):
             drawn = [one_model(key, rows[0]) for key in keys]
             return tuple(torch.stack(part) for part in zip(*drawn, strict=True))
 
-        return Batch(*stackable(one_model, each_model)(key, rows), columns)
+        tokens, positions, targets = stackable(one_model, each_model)(key, rows)
+        return Batch(tokens, positions, targets, columns)
