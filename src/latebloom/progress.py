@@ -80,7 +80,10 @@ class RunProgress:
     def expect(self, configs: Mapping[str, RunConfig], folder: Path | None) -> None:
         """Begin a set of runs, each in `folder/name`; those that are finished count as done."""
         self._before |= self._now
-        self._now = {name: folder and _finished_before(RunFolder(folder / name)) for name in configs}
+        self._now = {
+            name: folder and _finished_before(RunFolder(folder / name), config.training.steps)
+            for name, config in configs.items()
+        }
         self._lengths |= {name: config.training.length for name, config in configs.items()}
         self._pace.expect(configs, folder, self._now, self.stage)
         self._logged.clear()
@@ -177,9 +180,9 @@ def _share(seen: Seen) -> float:
     return 1.0 if seen.phase == "failed" else (1 - TESTING_SHARE) * seen.step / seen.steps + TESTING_SHARE * seen.tested
 
 
-def _finished_before(folder: RunFolder) -> Seen | None:
-    """Return the last report of a run that was finished before; None if it was not."""
-    if not folder.is_finished:
+def _finished_before(folder: RunFolder, steps: int) -> Seen | None:
+    """Return the last report of a run that was finished before; None if it was not, or if more steps extend it."""
+    if not folder.is_finished or folder.read_json(folder.result_file).get("steps", steps) != steps:
         return None
     evaluation = Evaluation.from_json(folder.read_json(folder.evaluation_file))
     beyond = round(CLAIM * evaluation.training_length)
