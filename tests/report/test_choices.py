@@ -147,3 +147,12 @@ def test_beside_its_study_a_choice_is_a_table_and_alone_its_runs_are_like_any(st
     (alone,) = read_sections([tmp_path / "tuning.parquet"])
     assert alone.panel.arms == ("dat, choice 0", "dat, choice 1", "dat, choice 2")
     assert "choices" not in alone.tables
+
+
+def test_settings_of_components_that_the_chosen_one_does_not_have_are_at_no_end(studied):
+    runs, tuning = studied
+    more = []
+    for k, base in enumerate((1.0, 2.0, 3.0)):
+        made = with_rate(0.1, f"dat, choice {k + 3}", 1000, 0.1, "paper, tuning")
+        more.append(replace(made, config=json.dumps(json.loads(made.config) | {"positions": {"base": base}})))
+    assert "(rate)" in choices_table(panels(runs)[0], [*tuning, *more]).note

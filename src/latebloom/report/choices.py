@@ -60,7 +60,7 @@ class Tuning:
             values = {_number(one.settings.get(field)) for one in self.tried}
             numbers = [value for value in values if value is not None]
             ends = (min(numbers), max(numbers)) if len(numbers) == len(values) > 2 else ()
-            if self.chosen and _number(self.chosen.settings[field]) in ends:
+            if self.chosen and _number(self.chosen.settings.get(field)) in ends:
                 found[field.rpartition(".")[2]] = None
         return list(found)
 
