@@ -118,10 +118,10 @@ class RunProgress:
         done = total * self._pace.share
         self._bars.update(self._bar, description=runs, total=float(total), completed=done, stand=stand)
         # The log has a line where a stage begins, at each tenth of the work, and at the end. Of a few runs it has one
-        # for each phase, and none before the first report, so that an early error is the only line.
+        # for each phase, and none before the first report, so that an early error stands alone.
         tenth = 11 if finished + failed == total else int(10 * self._pace.share)
         news = {*range(tenth + 1), *((name, one.phase) for name, one in self._now.items() if one and is_few)}
-        if not self.console.is_terminal and news - self._logged and (told or not is_few):
+        if not self.console.is_terminal and news - self._logged and (last or not is_few):
             self._logged |= news
             self.console.print(f"{runs}: {', '.join((stand, *self._bars.lines))}", highlight=False, soft_wrap=True)
 
