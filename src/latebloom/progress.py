@@ -16,6 +16,7 @@ from rich.text import Text
 from latebloom.config import RunConfig
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.outcome import Progress as Seen
+from latebloom.errors import CheckpointError
 from latebloom.evaluation.result import CLAIM, Evaluation
 from latebloom.studies.plan import Stage
 
@@ -182,9 +183,14 @@ def _share(seen: Seen) -> float:
 
 def _finished_before(folder: RunFolder, steps: int) -> Seen | None:
     """Return the last report of a run that was finished before; None if it was not, or if more steps extend it."""
-    if not folder.is_finished or folder.read_json(folder.result_file).get("steps", steps) != steps:
+    if not folder.is_finished:
         return None
-    evaluation = Evaluation.from_json(folder.read_json(folder.evaluation_file))
+    try:
+        if folder.read_json(folder.result_file).get("steps", steps) != steps:
+            return None
+        evaluation = Evaluation.from_json(folder.read_json(folder.evaluation_file))
+    except CheckpointError:  # the run itself will say what is wrong
+        return None
     beyond = round(CLAIM * evaluation.training_length)
     known = evaluation.accuracy(beyond) if beyond in evaluation.lengths else None
     return Seen(1, 1, "done", accuracy_beyond=known, tested=1.0)
