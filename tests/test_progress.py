@@ -120,6 +120,17 @@ def test_hundreds_of_runs_with_long_names_fit_a_terminal_of_eighty_columns(clock
     assert all(leader.startswith("50% at 3x: composite/joint (asked late) scores=log_n") for leader in leaders)
 
 
+def test_a_finished_run_that_is_extended_is_not_done(log, clock, of, tmp_path):
+    bar, lines = log
+    finish(tmp_path / "a", beyond=0.5)
+    (tmp_path / "a" / "result.json").write_text(json.dumps({"steps": STEPS // 2}))
+    bar.expect(of("a"), tmp_path)
+    bar.show("a", at_step(30))
+    clock[0] = 10.0
+    bar.show("a", at_step(45))
+    assert "about 0:00:14 left, a: step 45/60 full" in lines()[-1]  # the first half is not its pace
+
+
 def test_runs_that_failed_count_as_over(log, of, tmp_path):
     bar, lines = log
     bar.expect(of(["a", "b"]), tmp_path)

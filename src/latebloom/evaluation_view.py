@@ -30,10 +30,7 @@ def evaluate_run(
     with Progress(console=notes, transient=True, disable=not notes.is_terminal) as bars:
         bar = bars.add_task("testing", total=1.0)
         evaluation = trained.evaluate(
-            chosen,
-            sequences=sequences,
-            device=device,
-            progress=lambda share: bars.update(bar, completed=share),
+            chosen, sequences=sequences, device=device, progress=lambda share: bars.update(bar, completed=share)
         )
     console = notes if to_stdout else Console()
     print_table(console, run_table(evaluation))

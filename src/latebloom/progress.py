@@ -16,6 +16,7 @@ from rich.text import Text
 from latebloom.config import RunConfig
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.outcome import Progress as Seen
+from latebloom.errors import CheckpointError
 from latebloom.evaluation.result import CLAIM, Evaluation
 from latebloom.studies.plan import Stage
 
@@ -80,7 +81,10 @@ class RunProgress:
     def expect(self, configs: Mapping[str, RunConfig], folder: Path | None) -> None:
         """Begin a set of runs, each in `folder/name`; those that are finished count as done."""
         self._before |= self._now
-        self._now = {name: folder and _finished_before(RunFolder(folder / name)) for name in configs}
+        self._now = {
+            name: folder and _finished_before(RunFolder(folder / name), config.training.steps)
+            for name, config in configs.items()
+        }
         self._lengths |= {name: config.training.length for name, config in configs.items()}
         self._pace.expect(configs, folder, self._now, self.stage)
         self._logged.clear()
@@ -115,10 +119,10 @@ class RunProgress:
         done = total * self._pace.share
         self._bars.update(self._bar, description=runs, total=float(total), completed=done, stand=stand)
         # The log has a line where a stage begins, at each tenth of the work, and at the end. Of a few runs it has one
-        # for each phase, and none before the first report, so that an early error is the only line.
+        # for each phase, and none before the first report, so that an early error stands alone.
         tenth = 11 if finished + failed == total else int(10 * self._pace.share)
         news = {*range(tenth + 1), *((name, one.phase) for name, one in self._now.items() if one and is_few)}
-        if not self.console.is_terminal and news - self._logged and (told or not is_few):
+        if not self.console.is_terminal and news - self._logged and (last or not is_few):
             self._logged |= news
             self.console.print(f"{runs}: {', '.join((stand, *self._bars.lines))}", highlight=False, soft_wrap=True)
 
@@ -177,11 +181,16 @@ def _share(seen: Seen) -> float:
     return 1.0 if seen.phase == "failed" else (1 - TESTING_SHARE) * seen.step / seen.steps + TESTING_SHARE * seen.tested
 
 
-def _finished_before(folder: RunFolder) -> Seen | None:
-    """Return the last report of a run that was finished before; None if it was not."""
+def _finished_before(folder: RunFolder, steps: int) -> Seen | None:
+    """Return the last report of a run that was finished before; None if it was not, or if more steps extend it."""
     if not folder.is_finished:
         return None
-    evaluation = Evaluation.from_json(folder.read_json(folder.evaluation_file))
+    try:
+        if folder.read_json(folder.result_file).get("steps", steps) != steps:
+            return None
+        evaluation = Evaluation.from_json(folder.read_json(folder.evaluation_file))
+    except CheckpointError:  # the run itself will say what is wrong
+        return None
     beyond = round(CLAIM * evaluation.training_length)
     known = evaluation.accuracy(beyond) if beyond in evaluation.lengths else None
     return Seen(1, 1, "done", accuracy_beyond=known, tested=1.0)

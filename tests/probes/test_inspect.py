@@ -48,7 +48,7 @@ def test_the_packages_own_models():
     model = SequenceModel(hybrid(width=8, blocks=2, heads=2), 11)
     seen = latebloom.inspect(model)
     kinds = {row.path: (row.kind, row.class_name, row.held) for row in seen.rows}
-    assert kinds["blocks.0.0"] == ("recurrence", "LSTM", False)
+    assert kinds["blocks.0.0"] == ("recurrence", "LSTMLayer", False)
     assert kinds["blocks.1.1"] == ("attention", "SelfAttention", True)
     assert kinds["embedding"] == ("other", "Embedding", False)
     assert seen.horizon is not None

@@ -354,7 +354,7 @@ def test_the_command_leaves_results_and_a_page_also_where_a_run_fails(tiny, tmp_
     assert ended.value.code == 1
     said = capsys.readouterr()
     assert "2 arms x 1 seed" in said.out
-    assert "2 runs: 1 done, 0 running, 1 failed, the runs to report" in said.err
+    assert "2 runs: 1 done, 0 running, 1 failed, composite/joint: step 24/24 done" in said.err
     assert f"failed: {out / 'composite' / 'wild' / 'seed-0'}: " in said.out
     assert "<html" in (out / "report" / "index.html").read_text()[:300]
     assert [one.failure is None for one in read_results([out / "results.parquet"])] == [True, False]

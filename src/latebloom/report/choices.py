@@ -60,7 +60,7 @@ class Tuning:
             values = {_number(one.settings.get(field)) for one in self.tried}
             numbers = [value for value in values if value is not None]
             ends = (min(numbers), max(numbers)) if len(numbers) == len(values) > 2 else ()
-            if self.chosen and _number(self.chosen.settings[field]) in ends:
+            if self.chosen and _number(self.chosen.settings.get(field)) in ends:
                 found[field.rpartition(".")[2]] = None
         return list(found)
 
@@ -74,12 +74,6 @@ def choices_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
     arms = _tunings(panel, tuning)
     ends = [f"{one.arm} ({', '.join(one.at_an_end)})" for one in arms if one.at_an_end]
     more = f" Chosen at an end of the tried range, so values beyond it may be better: {join_words(ends)}." * bool(ends)
-    overtaken = [one.arm for one in arms if one.chosen and (one.next_best or 0) > (one.chosen.score or 1)]
-    if overtaken:
-        more += (
-            f" Other settings of {join_words(overtaken)} have a better score now, after failed runs were repeated; the "
-            "runs of the study had started by then."
-        )
     return Table(
         title=f"Chosen settings: {panel.title}",
         head=("arm", "chosen", "of", "tuning seeds", "mean beyond", "next best"),
@@ -87,8 +81,9 @@ def choices_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
         note=(
             "Each arm has the settings with the highest mean accuracy over the tested lengths beyond the training "
             "length, on tuning seeds that are not reported. Next best: the highest of the others that were tried on as "
-            "many seeds. These figures are biased upwards by the choice; those of the other tables are from other "
-            f"seeds. Only settings that differ between the tried ones are shown.{more}"
+            "many seeds. It can be higher if failed runs were repeated after the choice. These figures are biased "
+            "upwards by the choice; those of the other tables are from other seeds. "
+            f"Only settings that differ between the tried ones are shown.{more}"
         ),
         names=2,
     )

@@ -20,7 +20,7 @@ from latebloom.report.charts import (
 from latebloom.report.compared import Compared
 from latebloom.report.panel import Panel
 from latebloom.report.statistics import Estimate, mean_interval, paired
-from latebloom.report.study_tables import if_few, times
+from latebloom.report.study_tables import mean_note, times
 from latebloom.results.record import RunRecord
 
 MOST_LINES = 6
@@ -62,18 +62,9 @@ def accuracy_figure(panel: Panel) -> Figure:
     """Return the main figure: the share of sequences with all answers right, by length."""
     sequences = sorted({count.sequences for one in panel.evaluations for count in one.counts})
     tested = f"{sequences[0]:,}" if len(sequences) == 1 else f"{sequences[0]:,} to {sequences[-1]:,}"
-    note = (
-        f"One seed: there are no error bars over seeds. Bands: exact 95% intervals over the {tested} sequences of a "
-        "length. Points are tested lengths."
-    )
-    if not panel.is_single:
-        narrow = if_few(panel) or ", somewhat too narrow for fewer than about ten"
-        note = (
-            f"Means over seeds; bands are 95% bootstrap intervals over seeds{narrow}. {tested} sequences for each "
-            "length and seed. Points are tested lengths."
-        )
-    title = f"{panel.study}: {panel.title}"
-    return Figure("accuracy", _by_length(panel, None, title), note, "By length" if is_crowded(panel) else "")
+    note = f"{mean_note(panel)} {tested} sequences for each length and seed. Points are tested lengths."
+    chart = _by_length(panel, None, f"{panel.study}: {panel.title}")
+    return Figure("accuracy", chart, note, "By length" if is_crowded(panel) else "")
 
 
 def answer_figures(panel: Panel) -> list[Figure]:

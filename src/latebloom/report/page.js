@@ -1,4 +1,4 @@
-// What makes the page answer: charts in both themes, the switch between them, the search, the copy buttons.
+// Draws the charts in the light or dark theme, and runs the theme button, the search and the copy buttons.
 const data = JSON.parse(document.getElementById("data").textContent);
 const root = document.documentElement;
 const system = matchMedia("(prefers-color-scheme: dark)");
@@ -16,7 +16,7 @@ async function draw(element) {
   element.dataset.drawn = dark ? "dark" : "light";
 }
 
-// A chart in a closed part has no width yet; it is drawn when the part is opened.
+// A chart in a closed <details> has no width; it is drawn when that is opened.
 const visible = (element) => !element.closest("details:not([open]):has(.chart)");
 async function drawAll() {
   const theme = isDark() ? "dark" : "light";
@@ -30,7 +30,7 @@ for (const part of document.querySelectorAll("details.more")) part.addEventListe
 const toggle = document.getElementById("theme");
 function label() {
   toggle.textContent = isDark() ? "Light" : "Dark";
-  toggle.setAttribute("aria-label", isDark() ? "Show on light paper" : "Show on dark paper");
+  toggle.setAttribute("aria-label", isDark() ? "Use the light theme" : "Use the dark theme");
 }
 toggle.addEventListener("click", () => {
   root.dataset.theme = isDark() ? "light" : "dark";
@@ -57,7 +57,7 @@ if (search) {
   filter();
 }
 
-// A configuration that stands in the command already is laid out once its run is opened.
+// A configuration that is part of the command is shown, indented, when its run is opened.
 for (const run of document.querySelectorAll("details.run")) {
   run.addEventListener("toggle", () => {
     const config = run.querySelector("pre.config");
@@ -75,7 +75,7 @@ for (const button of document.querySelectorAll("button.copy")) {
       await navigator.clipboard.writeText(text.textContent);
       button.textContent = "Copied";
     } catch {
-      getSelection().selectAllChildren(text); // no clipboard here: select it, so that the keyboard can copy
+      getSelection().selectAllChildren(text); // there is no clipboard: select the text so that the keyboard can copy it
     }
   });
 }

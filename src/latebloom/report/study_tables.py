@@ -95,16 +95,12 @@ def p_value(p: float) -> str:
 
 
 def mean_note(panel: Panel) -> str:
-    """Return what the intervals of a table are over."""
+    """Return what the intervals of a table or chart are over, with a warning if there are few seeds."""
     if panel.is_single:
         return "One seed: there are no error bars over seeds. Intervals: exact 95% over the tested sequences."
-    return f"Mean over seeds with its 95% bootstrap interval{if_few(panel)}; {MISSING} means not measured."
-
-
-def if_few(panel: Panel) -> str:
-    """Return a warning about an interval over few seeds; nothing if there are more."""
     fewest = min((len(seeds) for seeds in panel.finished.values() if len(seeds) > 1), default=FEW)
-    return "" if fewest >= FEW else f", which for {fewest} seeds is at most their range, and far too narrow"
+    few = f", which for {fewest} seeds is at most their range, and far too narrow" if fewest < FEW else ""
+    return f"Means over seeds with 95% bootstrap intervals{few}; {MISSING} means not measured."
 
 
 def _seeds(panel: Panel, arm: str) -> Cell:

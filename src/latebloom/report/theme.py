@@ -1,4 +1,4 @@
-"""Colours and type of the charts, on light paper and on dark."""
+"""Colours and fonts of the charts in the light and the dark theme."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ COLORS = (
 ON_DARK = (
     "#f0808e", "#48b5c7", "#edae49", "#8fcf9f", "#a9bedb", "#c9a6da", "#7db0ff", "#d9975f", "#ea94c8", "#bfcf63",
 )  # fmt: skip
-"""The same hues, light enough for dark paper."""
+"""The same hues for the dark theme."""
 
 
 def chart_config(dark: bool = False) -> dict[str, Any]:
-    """Vega's configuration; the same inks and papers as in page.css."""
+    """Return Vega's configuration with the colours of page.css."""
     ink, soft, line = ("#e6e9ec", "#a7b1ba", "#3a424a") if dark else ("#1d2733", "#55616c", "#c9d0d6")
     return {
         "background": "#14181c" if dark else "#ffffff",

@@ -47,17 +47,19 @@ def compare(joint: Evaluation, dat: Evaluation, switch_step: int | None) -> str:
     )
     if delayed < HOLDS_AT:
         helped = "helped, but" if delayed > ordinary + 0.05 else "did not help, and"
-        return f"{seen} Delayed attention {helped} is below {HOLDS_AT:.0%}: this is not the expected result."
-    if ordinary >= HOLDS_AT:
-        return f"{seen} Joint training did as well as delayed attention here."
-    if joint.accuracy(start) < HOLDS_AT:
-        return f"{seen} Joint training did not learn the training length, so this says little about a cliff."
-    if ordinary < 0.5:
-        return (
-            f"{seen} On this seed the delay made the difference, together with its learning rates and the later start "
-            "of the recall loss. Joint training can be tuned further than here; the README says how far that goes."
+        verdict = f"Delayed attention {helped} is below {HOLDS_AT:.0%}: this is not the expected result."
+    elif ordinary >= HOLDS_AT:
+        verdict = "Joint training did as well as delayed attention here."
+    elif joint.accuracy(start) < HOLDS_AT:
+        verdict = "Joint training did not learn the training length, so this says little about a cliff."
+    elif ordinary >= 0.5:
+        verdict = "Delayed attention holds, and joint training falls short of it by less than expected."
+    else:
+        verdict = (
+            "On this seed the delay made the difference, together with its learning rates and the later start of the "
+            "recall loss. Joint training can be tuned further than here: see the results in the documentation."
         )
-    return f"{seen} Delayed attention holds, and joint training falls short of it by less than expected."
+    return f"{seen} {verdict}"
 
 
 def headline(panel: Panel) -> str:
