@@ -36,9 +36,9 @@ class GRULayer(RecurrentLayer):
     def forward(self, x: Tensor, state: Tensor | None = None, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if noise is None:
             return self.gru(x, state)
+        current = x.new_zeros(1, x.shape[0], x.shape[2]) if state is None else state
         outputs = []
         for t in range(x.shape[1]):  # noise enters between tokens, so torch's layer takes them one by one
-            _, state = self.gru(x[:, t : t + 1], state)
-            state = state + noise[None, :, t]
-            outputs.append(state[0])
-        return torch.stack(outputs, dim=1), state
+            current = self.gru(x[:, t : t + 1], current)[1] + noise[None, :, t]
+            outputs.append(current[0])
+        return torch.stack(outputs, dim=1), current
