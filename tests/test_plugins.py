@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -277,3 +278,26 @@ def test_what_is_not_there_is_one_sentence():
         plugins.load("nothing_of_the_kind")
     with pytest.raises(ConfigError, match=r"--import: there is no file none\.py"):
         plugins.load("none.py")
+
+
+def test_a_worker_of_a_cluster_reads_runs_whose_plugin_it_does_not_have(tmp_path):
+    from latebloom.studies.ray_worker import Order
+
+    file = tmp_path / "parts.py"
+    file.write_text(COMPONENTS)
+    plugins.load(str(file))
+    data: dict[str, Any] = recipe("demo-joint").to_json()
+    data["model"]["recurrence"] = "gru"
+    (tmp_path / "order").write_bytes(pickle.dumps(Order.of({"run": config_from(data)})))
+    file.unlink()  # as on a machine that shares no file system
+    script = (
+        "import pathlib, pickle, sys\n"
+        "order = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())\n"
+        "(config,) = order.read().values()\n"
+        "print(config.model.recurrence.build(8), *config.to_json()['imports'])\n"
+    )
+    words = [sys.executable, "-c", script, str(tmp_path / "order")]
+    ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("GRULayer(")
+    assert ran.stdout.strip().endswith(str(file))
