@@ -17,20 +17,31 @@ from latebloom.errors import ConfigError, unknown
 def check_fields(settings: Any) -> None:
     """Raise if a field does not hold what its annotation says.
 
-    A list where a tuple belongs becomes a tuple, and the name of a component becomes the component.
+    A list where a tuple belongs becomes a tuple, an int where a float belongs a float, as after JSON, and the name of
+    a component becomes the component.
     """
     for name, annotation in _annotations(type(settings)).items():
         value = getattr(settings, name)
-        if isinstance(value, list) and get_origin(annotation) is tuple:
-            value = tuple(value)
-            object.__setattr__(settings, name, value)
         if isinstance(value, str) and hasattr(annotation, "members"):  # a family of components
-            value = annotation.named(value, name)
+            converted = annotation.named(value, name)
+        else:
+            converted = _convert(value, annotation)
+        if converted is not value:
+            value = converted
             object.__setattr__(settings, name, value)
         if not _fits(value, annotation):
             if get_origin(annotation) is Literal:
                 raise unknown(name, value, get_args(annotation))
             raise ConfigError(f"{name}: {value!r} is not possible; it must be {_words(annotation)}")
+
+
+def _convert(value: Any, annotation: Any) -> Any:
+    if annotation is float and type(value) is int:
+        return float(value)
+    if isinstance(value, list | tuple) and get_origin(annotation) is tuple:
+        kinds = get_args(annotation)
+        return tuple(_convert(item, kinds[0]) if kinds else item for item in value)
+    return value
 
 
 @cache

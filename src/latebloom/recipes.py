@@ -40,9 +40,9 @@ def recipe(name: str) -> RunConfig:
     return Recipe.named(name).build()
 
 
-# The demo: small enough for two CPU cores and three minutes. Two things differ from the paper's form, both
-# measured to be needed in so few steps: attention's keys look back one token, and recall is not asked until
-# the switch. Joint training has the same model, data and number of steps.
+# The demo is small enough for two CPU cores and three minutes. It differs from the paper's form in two settings, which
+# so few steps need: keys look back one token, and the recall loss starts at the switch. Joint training has the same
+# model, data and number of steps.
 
 DEMO_STEPS, DEMO_SWITCH = 1_800, 900
 
@@ -69,13 +69,13 @@ def demo_dat() -> RunConfig:
 
 @define_recipe("demo-joint")
 def demo_joint() -> RunConfig:
-    """The demo's hybrid trained the ordinary way, with the same steps."""
+    """The demo's hybrid trained jointly, with the same number of steps."""
     return _demo(None)
 
 
-# The composite task of the study `paper` as its tuning chose, each arm for itself (docs/results): width 64, sums
-# modulo 10, 64 values, and keys for sixteen times the training length. Minutes on a GPU, hours on a CPU. A test checks
-# that they are the runs in results/paper.parquet.
+# The arms of the study `paper` on the composite task, with the settings that their tuning chose (docs/results): width
+# 64, sums modulo 10, 64 values, and keys for sixteen times the training length. Minutes on a GPU, hours on a CPU. A
+# test checks that they are the runs in results/paper.parquet.
 
 PAPER = SIZES["paper"]
 
@@ -87,19 +87,19 @@ def _paper(model: Model, rate: float, weigh: Weighing = "answers") -> RunConfig:
 
 @define_recipe("paper-dat")
 def paper_dat() -> RunConfig:
-    """The study's hybrid with delayed attention, tuned: bypassed for half of 20,000 steps, recall asked after them."""
+    """The study's hybrid with delayed attention, tuned: bypass for half of 20,000 steps, recall loss after them."""
     return staged(disturbed(_paper(hybrid(width=PAPER.width, **LOG_N), 1.2e-2), PAPER))
 
 
 @define_recipe("paper-joint")
 def paper_joint() -> RunConfig:
-    """The study's hybrid trained the ordinary way, tuned."""
+    """The study's hybrid trained jointly, tuned."""
     return _paper(hybrid(width=PAPER.width, **ATTENTION), 6e-3, "positions")
 
 
 @define_recipe("paper-joint-asked-late")
 def paper_joint_asked_late() -> RunConfig:
-    """The study's hybrid with attention in from the start and recall asked in the second half of its steps, tuned."""
+    """The study's hybrid with attention from the start and recall loss in the second half of its steps, tuned."""
     return staged(_paper(hybrid(width=PAPER.width, **ATTENTION), 6e-3, "positions"), hold="none")
 
 

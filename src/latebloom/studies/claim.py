@@ -1,4 +1,4 @@
-"""The folder of a study: where its arms stand in it, and whose it is."""
+"""The folder of a study: where its arms are in it, and which study and process it belongs to."""
 
 import fcntl
 import re
@@ -15,11 +15,11 @@ from latebloom.results.settings import changes
 from latebloom.studies.plan import Arm, Plan
 
 MOST_TOLD = 3
-"""Differences between two studies that a sentence names."""
+"""How many differences between two studies a message names."""
 
 
 def places(plan: Plan, out: Path) -> Iterator[tuple[Arm, Path]]:
-    """A folder for every arm, named after it as far as a file system likes the name."""
+    """Yield a folder for every arm, named after it with the characters that file systems allow."""
     taken: set[str] = set()
     for arm in plan.arms:
         words = [re.sub(r"[^\w.+-]+", "-", word).strip("-.") or "arm" for word in (arm.task, arm.name)]
@@ -32,7 +32,7 @@ def places(plan: Plan, out: Path) -> Iterator[tuple[Arm, Path]]:
 
 @contextmanager
 def claimed(out: Path, name: str, plan: Plan) -> Iterator[None]:
-    """Make the folder this study's, and this process's alone, while the context lasts."""
+    """Reserve the folder for this study and this process within the context."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         lock = open(out / ".lock", "w")  # noqa: SIM115 (held until the context ends)
@@ -91,7 +91,7 @@ def _without_seeds(about: Any) -> Any:
 
 
 def _what_it_holds(before: Any, about: dict[str, Any], plan: Plan, out: Path) -> str:
-    """What the study in a folder is, by how it differs from the one that is asked for."""
+    """Describe the study in a folder by how it differs from the requested one."""
     try:
         if before["study"] != about["study"]:
             return f"the study {before['study']}"
@@ -116,7 +116,7 @@ def _called(task: str, arm: str, many_tasks: bool) -> str:
 
 
 def _settings_of(place: Path, config: RunConfig) -> str:
-    """In which settings the runs in an arm's folder differ from a configuration."""
+    """Return the settings in which the runs in an arm's folder differ from a configuration."""
     for file in sorted(place.glob("seed-*/config.json")):
         with suppress(LatebloomError):  # a folder that cannot be read has an error of its own later
             found = changes(config, RunFolder(file.parent).read_config())
@@ -130,6 +130,6 @@ def _few(words: list[str]) -> str:
 
 
 def _begun_seeds(place: Path) -> set[int]:
-    """The seeds of an arm whose runs have begun."""
+    """Return the seeds of an arm whose runs have started."""
     folders = (file.parent.name.removeprefix("seed-") for file in place.glob("seed-*/config.json"))
     return {int(seed) for seed in folders if seed.isdigit()}

@@ -23,23 +23,25 @@ from latebloom.studies.claim import claimed, places
 from latebloom.studies.plan import Arm, Plan, Stage
 
 Runner = Callable[[dict[str, RunConfig], Path], dict[str, str]]
-"""Trains every configuration in `folder/name`, finished ones excepted; why those failed that did."""
+"""Trains every configuration in `folder/name` that is not finished, and returns the reason for each that failed."""
 
 
 @dataclass(frozen=True)
 class StudyOutcome:
-    """What a study leaves behind."""
+    """The results file of a study, and its failed runs."""
 
     results: Path
     failures: dict[str, str]
-    """Run folders, relative to the study's, and why they failed."""
+    """The reason for each failed run, by its folder in the study's."""
 
 
 def execute(
     name: str, plan: Plan, out: Path, runner: Runner, announce: Callable[[Stage], None] = lambda stage: None
 ) -> StudyOutcome:
-    """Train what is not trained yet, and collect all of it; safe to stop and to start again at any moment. `announce`
-    is told what the runs are for that come next."""
+    """Train what is not trained yet and collect all results; it can be stopped and started again at any moment.
+
+    `announce` is called with the purpose of the runs that come next.
+    """
     with claimed(out, name, plan):
         failures: dict[str, str] = {}
         tuning: list[StudyRun] = []
@@ -65,8 +67,7 @@ def _train(
     failed_before: dict[str, str],
     before: Sequence[StudyRun] = (),
 ) -> dict[str, str]:
-    """Train runs and write what is finished, behind the runs of an earlier round if there were some; also when that is
-    interrupted: nothing that was finished is lost."""
+    """Train runs and write those that are finished, after the runs of an earlier round, also if it is interrupted."""
     failures: dict[str, str] = {}
     try:
         failures = runner({_within(run.folder, out): run.config for run in runs}, out)
@@ -81,7 +82,7 @@ def _within(folder: Path, out: Path) -> str:
 
 
 def _tuning_runs(name: str, plan: Plan, out: Path) -> list[StudyRun]:
-    """The first round: every choice of every arm on held-out seeds; the results call it `arm, choice K`."""
+    """Return the first round: every choice of every arm on tuning seeds, named `arm, choice K` in the results."""
     return [
         _tuning_run(name, arm, place, k, seed)
         for arm, place in places(plan, out / "tuning")
@@ -91,12 +92,12 @@ def _tuning_runs(name: str, plan: Plan, out: Path) -> list[StudyRun]:
 
 
 def _second_round(name: str, plan: Plan, out: Path) -> list[StudyRun]:
-    """The best choices of every arm, after the first round, on more held-out seeds."""
+    """Return the second round: the best choices of every arm on more tuning seeds."""
     first = _tuning_runs(name, plan, out)
     runs = []
     for (arm, place), (_, final) in zip(places(plan, out / "tuning"), places(plan, out), strict=True):
         best = _best([_score(tried) for tried in _by_choice(arm, first)], plan.finalists)
-        begun = _begun(arm, final, plan)  # it stands, also if a run that had failed would put another before it now
+        begun = _begun(arm, final, plan)  # it is kept, even if a run that had failed would change the order now
         finalists = best if begun is None or begun in best else [*best, begun]
         runs += [_tuning_run(name, arm, place, k, seed) for k in finalists for seed in plan.second_round]
     return runs
@@ -109,7 +110,7 @@ def _tuning_run(name: str, arm: Arm, place: Path, k: int, seed: int) -> StudyRun
 
 
 def _names_of_choices(plan: Plan, out: Path) -> dict[str, str]:
-    """The folders of choices, and the arm and what is set in each: of all fields in which the choices differ."""
+    """Return, for the folder of each choice, its arm and the fields in which the choices differ."""
     names = {}
     for arm, place in places(plan, out / "tuning"):
         fields = {name for choice in arm.choices for name in changes(arm.choices[0], choice)}
@@ -121,7 +122,7 @@ def _names_of_choices(plan: Plan, out: Path) -> dict[str, str]:
 
 
 def _in_few_words(settings: dict[str, Any]) -> str:
-    """Settings by the last part of their names, where that says all: most often both phases have the same rate."""
+    """Name settings by the last part of their names if it is unambiguous, as a rate that both phases share."""
     last = {name: name.removesuffix(".name").rpartition(".")[2] for name in settings}  # scores.name=x is scores=x
     said: dict[str, None] = {}
     for name, value in settings.items():
@@ -131,20 +132,20 @@ def _in_few_words(settings: dict[str, Any]) -> str:
 
 
 def _best(scores: list[float | None], count: int) -> list[int]:
-    """Which have the highest scores, the best first; those without one are none of them."""
+    """Return the indices of the highest scores, the best first, without those that are None."""
     scored = {k: score for k, score in enumerate(scores) if score is not None}
     return sorted(scored, key=lambda k: -scored[k])[:count]
 
 
 def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failures: dict[str, str]) -> list[StudyRun]:
-    """Every arm, as chosen, with every seed of the study."""
+    """Return every arm, with its chosen settings, for every seed of the study."""
     runs, told = [], []
     for arm, place in places(plan, out):
         config = arm.config
         if arm.choices:
             tried = _by_choice(arm, tuning)
             scores = [_score(run_set) for run_set in tried]
-            # Where there was a second round, only those that were in it have been tried enough.
+            # After a second round, only its choices have been tried on enough seeds.
             most = max(len(run_set) for run_set in tried)
             among = [score if len(run_set) == most else None for score, run_set in zip(scores, tried, strict=True)]
             if not _best(among, 1):
@@ -181,7 +182,7 @@ def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failur
 
 
 def _begun(arm: Arm, place: Path, plan: Plan) -> int | None:
-    """The choice with which a run of the study was begun: it stands, also if one that had failed would win now."""
+    """Return the choice that a run of the study was started with: it is kept, even if another one would win now."""
     for seed in plan.seeds_of(arm):
         folder = RunFolder(place / f"seed-{seed}")
         if folder.config_file.exists():
@@ -196,7 +197,7 @@ def _by_choice(arm: Arm, tuning: list[StudyRun]) -> list[list[StudyRun]]:
 
 
 def _score(runs: list[StudyRun]) -> float | None:
-    """How good a choice is: mean accuracy over the tested lengths beyond the training length; None if a run failed."""
+    """Return the mean accuracy over the tested lengths beyond the training length; None if a run failed."""
     found = []
     for run in runs:
         folder = RunFolder(run.folder)

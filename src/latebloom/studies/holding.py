@@ -1,4 +1,4 @@
-"""How should attention be held back, and what else matters at the switch?"""
+"""How should attention be disabled during the delay, and what else matters at the switch?"""
 
 from dataclasses import replace
 
@@ -18,12 +18,12 @@ from latebloom.studies.scales import (
 )
 
 SEEDS: dict[Scale, int] = {"tiny": 2, "paper": 20, "large": 20}
-"""More than one question needs: this study asks twenty-five, and what ten seeds show of so many could be chance."""
+"""More than one question needs: of twenty-five comparisons, some would differ by chance on ten seeds."""
 
 
 @study("holding")
 def holding(scale: Scale) -> Plan:
-    """Bypass, freeze, ramp; output; what is asked; rates and restart; noise; supervision; order: what matters?"""
+    """Bypass, freeze, ramp; output; losses; rates and restart; noise; supervision; order: what matters?"""
     size = replace(MANY_ARMS[scale], seeds=SEEDS[scale], noise=SIZES[scale].noise)
     _, rate = middle_rates(size)
     base = at_rate(base_config(size, composite()), rate)
@@ -42,18 +42,18 @@ def holding(scale: Scale) -> Plan:
         Arm("recurrence at 0.3", replace(dat, training=replace(dat.training, recurrence_factor=0.3)), against="dat"),
         Arm("half the rate after", at_rate(dat, rate, rate / 2), against="dat"),
         Arm("state noise", disturbed(dat, size), against="dat"),
-        # The delay brings a second warm-up and decay of the rate: what of its effect is that?
+        # A delay restarts the learning rate schedule. How much of its effect is that?
         Arm("no restart", replace(dat, training=replace(dat.training, restart=False)), against="dat"),
         Arm("joint", base, against="dat"),
         Arm("joint (restarted)", _restarted(base), against="joint"),
         Arm("joint (state noise)", disturbed(base, size), against="joint"),
-        # What of it is the delay of attention, what that of the question?
+        # How much of the effect is the delay of attention, and how much the delay of the recall loss?
         Arm(
             "recall withheld (none held)",
             delayed(base, hold="none", withhold=("recall",)),
             against=("recall withheld", "joint (restarted)"),
         ),
-        # The first study's form: four changes at once, so it is held against nothing.
+        # The form of the study `paper`: four changes at once, so it is compared with nothing.
         Arm("staged", staged(at_its_best)),
         Arm("staged (none held)", staged(at_its_best, hold="none"), against="staged"),
     ]

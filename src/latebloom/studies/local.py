@@ -21,7 +21,7 @@ from latebloom.errors import InterruptedRun, LatebloomError
 from latebloom.studies.stacks import log_error, run_in_stacks
 
 ATTEMPTS = 3
-"""How often a run is started whose process dies."""
+"""How often a run is started if its process dies."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ def run_all(
     device: str | None = None,
     observe: Callable[[str, Progress], None] = lambda name, seen: None,
 ) -> dict[str, TrainedRun]:
-    """Train every configuration in `folder/name`; finished ones are not trained again, stopped ones go on.
+    """Train every configuration in `folder/name`; finished ones are kept and interrupted ones continue.
 
-    On a GPU runs of one shape are trained as one program. On a CPU each run has a process of one thread: two processes
-    of two threads on two cores are far slower than two of one.
+    On a GPU, runs of one shape are trained as one program. On a CPU, each run has a process with one thread: on two
+    cores, two processes with two threads each are far slower.
     """
     failures = train_all(configs, folder, workers=workers, device=device, observe=observe)
     if failures:
@@ -60,7 +60,7 @@ def train_all(
     device: str | None = None,
     observe: Callable[[str, Progress], None] = lambda name, seen: None,
 ) -> dict[str, str]:
-    """As `run_all`, but runs that fail do not raise: why those failed that did."""
+    """Do what `run_all` does, but return the reason for each run that failed."""
     chosen = choose_device(device)
     if chosen.type == "cuda":
         return run_in_stacks(configs, folder, chosen, observe)
@@ -74,7 +74,6 @@ def _run_in_processes(
     device: str | None,
     observe: Callable[[str, Progress], None],
 ) -> dict[str, str]:
-    """Why those runs failed that did."""
     jobs = {name: _Job(name, json.dumps(config.to_json()), folder / name, device) for name, config in configs.items()}
     waiting = [job for job in jobs.values() if not RunFolder(job.folder).is_finished]
     deaths: dict[str, int] = {}
@@ -96,12 +95,12 @@ def _run_in_processes(
             for name in _ready(running):
                 try:
                     word = running[name].words.recv()
-                except (EOFError, OSError):  # its process has ended, perhaps in the middle of a word
+                except (EOFError, OSError):  # its process has ended, perhaps within a message
                     status = running.pop(name).end()
                     if status == 0 or name in failures:
                         continue
                     deaths[name] = deaths.get(name, 0) + 1
-                    if deaths[name] < ATTEMPTS:  # killed, perhaps for memory: it goes on from its checkpoint
+                    if deaths[name] < ATTEMPTS:  # killed, perhaps for memory: it continues from its checkpoint
                         waiting.append(jobs[name])
                         continue
                     word = f"its process ended {ATTEMPTS} times, at last with status {status}"
@@ -116,9 +115,9 @@ def _run_in_processes(
 
 
 class _Worker:
-    """A process that trains a run, and the pipe through which it speaks.
+    """A process that trains a run, and the pipe on which it reports.
 
-    Each has a pipe of its own: what they wrote into one together would be lost with the one that is killed in a word.
+    Each has its own pipe: if they shared one, a process that is killed within a message would damage it for all.
     """
 
     def __init__(self, job: _Job) -> None:
@@ -126,7 +125,7 @@ class _Worker:
         self.words, its_end = context.Pipe(duplex=False)
         self._process = context.Process(target=_work, args=(job, its_end), daemon=True)
         self._process.start()
-        its_end.close()  # so that its death is an end of file here
+        its_end.close()  # so that the end of the process is an end of file here
 
     def stop(self) -> None:
         """Ask it to save and stop."""
@@ -134,15 +133,17 @@ class _Worker:
             os.kill(self._process.pid, signal.SIGTERM)
 
     def end(self) -> int | None:
-        """Wait for it; its exit status."""
+        """Wait for it and return its exit status."""
         self._process.join()
         self.words.close()
         return self._process.exitcode
 
 
 def _context() -> Any:
-    """How processes are started: as copies of one that has imported torch and done nothing else. Importing it again
-    takes seconds, and a copy of this process, where torch has worked, may hang in its thread pools."""
+    """Return how processes are started: as forks of a server that has imported torch and done nothing else.
+
+    Importing torch again takes seconds, and a fork of this process may hang in the thread pools that torch has started.
+    """
     if sys.platform != "linux":  # elsewhere also an import may start threads
         return mp.get_context("spawn")
     context = mp.get_context("forkserver")
@@ -151,18 +152,18 @@ def _context() -> Any:
 
 
 def _ready(running: dict[str, _Worker]) -> list[str]:
-    """Who has something to say, or has ended; waits a moment for the first."""
+    """Return the workers that have sent something or have ended; wait a moment for the first."""
     names = {worker.words: name for name, worker in running.items()}
     return [names[words] for words in wait(list(names), timeout=0.1) if isinstance(words, Connection)]
 
 
 def usable_cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _work(job: _Job, words: "Connection[Progress | str, object]") -> None:
-    """What a worker process does."""
+    """Train a run in a worker process."""
     import torch
 
     torch.set_num_threads(1)
@@ -175,7 +176,7 @@ def _work(job: _Job, words: "Connection[Progress | str, object]") -> None:
             is_heard = False
         else:
             is_heard = os.getppid() == parent
-        if not is_heard and isinstance(word, Progress):  # nobody waits for this any more: save and leave
+        if not is_heard and isinstance(word, Progress):  # the parent is gone: save and leave
             os.kill(os.getpid(), signal.SIGTERM)
 
     try:
@@ -190,7 +191,7 @@ def _work(job: _Job, words: "Connection[Progress | str, object]") -> None:
 
 @contextmanager
 def environment(**values: str) -> Iterator[None]:
-    """What is started inside finds these environment variables, whatever they were before."""
+    """Set environment variables for the processes that are started within the context."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -205,7 +206,7 @@ def environment(**values: str) -> Iterator[None]:
 
 @contextmanager
 def heeding_stops(stop: Callable[[], None]) -> Iterator[Callable[[], bool]]:
-    """Ctrl-C or SIGTERM calls `stop` once, which asks every worker to save and stop; the parent waits for them."""
+    """Call `stop` once on Ctrl-C or SIGTERM, which asks every worker to save and stop; the parent waits for them."""
     asked: list[int] = []
 
     def heed(number: int, frame: object) -> None:

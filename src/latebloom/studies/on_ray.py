@@ -32,7 +32,7 @@ def train_on_ray(
     device: str | None = None,
     observe: Callable[[str, Progress], None] = lambda name, seen: None,
 ) -> dict[str, str]:
-    """Train every configuration in `folder/name`, inside a `ray_cluster`; why those failed that did."""
+    """Train every configuration in `folder/name` within a `ray_cluster`; return the reason for each that failed."""
     folder.mkdir(parents=True, exist_ok=True)
     kind, waves = _plan(configs, folder, device)
     if not waves:
@@ -46,7 +46,7 @@ def train_on_ray(
 
 
 def _plan(configs: Configs, folder: Path, device: str | None) -> tuple[str, list[Configs]]:
-    """Where to train, and which runs at once: each alone on CPUs; on GPUs in stacks, with something for every GPU."""
+    """Return the device and the runs that are trained at once: each alone on CPUs, in stacks for every GPU on GPUs."""
     import ray
 
     there = ray.cluster_resources()
@@ -65,7 +65,7 @@ def _plan(configs: Configs, folder: Path, device: str | None) -> tuple[str, list
 
 
 class _Driver:
-    """Hands waves of runs to the cluster, and gathers what comes back."""
+    """Sends waves of runs to the cluster and collects their results."""
 
     def __init__(
         self, configs: Configs, folder: Path, token: Path, kind: str, observe: Callable[[str, Progress], None]
@@ -76,7 +76,7 @@ class _Driver:
         self.configs, self.folder, self.token, self.observe = configs, folder, token, observe
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         self.mailbox: Any = ray.remote(num_cpus=0)(Mailbox).options(scheduling_strategy=here).remote()
-        # We start a run again ourselves, so that deaths are counted as they are without Ray.
+        # This driver restarts runs itself, so that deaths are counted as without Ray.
         self.train: Any = ray.remote(num_cpus=1, num_gpus=int(kind == "cuda"), max_retries=0)(train)
         self.kind = kind
         self.running: dict[Any, Configs] = {}
@@ -121,10 +121,9 @@ class _Driver:
         self.running[self.train.remote(Order.of(wave), self.token, self.kind, parcel, self.mailbox, sys.argv)] = wave
 
     def _stop(self) -> None:
-        """Ask all to save and stop: those that train find it in the mailbox, those that wait for a place are cancelled.
+        """Ask all to save and stop: runs that train read it from the mailbox, and those that wait are cancelled.
 
-        Cancelling interrupts a run that trains, and an interrupt after the word to stop would be the second: at once,
-        without saving.
+        Cancelling would interrupt a run that trains a second time, which stops it at once without saving.
         """
         import ray
 
@@ -134,7 +133,7 @@ class _Driver:
                 ray.cancel(task)
 
     def _gather(self, task: Any, wave: Configs) -> bool:
-        """Take what a task leaves behind; False if its process died or was stopped."""
+        """Collect the result of a task; return False if its process died or was stopped."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 
@@ -159,7 +158,7 @@ class _Driver:
     def _count_death(self, wave: Configs, waiting: list[Configs]) -> None:
         first = next(iter(wave))
         self.deaths[first] = self.deaths.get(first, 0) + 1
-        if self.deaths[first] < ATTEMPTS:  # killed, or its machine is gone: it goes on from its checkpoint
+        if self.deaths[first] < ATTEMPTS:  # killed, or its machine is gone: it continues from its checkpoint
             waiting.append(wave)
         else:
             self._fail(dict.fromkeys(wave, f"its process ended {ATTEMPTS} times"))

@@ -1,4 +1,4 @@
-"""The paper's table: LSTM, Transformer and the hybrid on three tasks, every arm tuned over all that applies to it."""
+"""The paper's table: LSTM, Transformer and hybrid on three tasks, every arm tuned over all settings that apply."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,9 +24,9 @@ from latebloom.tasks import ModularSum, Recall, Task
 
 @study("paper")
 def paper(scale: Scale) -> Plan:
-    """LSTM, Transformer, hybrid trained jointly, asked late, and with delayed attention: sum, recall, composite."""
+    """LSTM, Transformer and hybrid: joint, with a late recall loss, and with delayed attention, on three tasks."""
     size = SIZES[scale]
-    # One thing at a time, what the paper is not about, gets half the steps and half the seeds.
+    # The single tasks, which the paper is not about, have half the steps and half the seeds.
     alone = replace(size, steps=size.steps // 2)
     fewer = range(max(2, size.seeds // 2))
     arms = [
@@ -45,16 +45,16 @@ def _arms(size: Size, task: Task, seeds: Sequence[int] = ()) -> list[Arm]:
         "joint": hybrid_run,
     }
     if len(task.answers) > 1:
-        # What of the delay is that of attention, what that of the question?
+        # How much of the effect is the delay of attention, and how much the delay of the recall loss?
         runs["joint (asked late)"] = staged(hybrid_run, hold="none")
     runs["dat"] = staged(hybrid_run)
     return [Arm(name, run, _grid(size, run), seeds=seeds) for name, run in runs.items()]
 
 
 def _grid(size: Size, run: RunConfig) -> tuple[RunConfig, ...]:
-    """Every learning rate with both ways of weighing the loss, scores as they are and sharpened, with and without noise
-    on what is remembered; a Transformer, which remembers nothing, with and without positions instead."""
-    # One answer: both ways weigh it alike.
+    """Return every learning rate with the loss averaged per answer and per token, with softmax and log-n scores, and
+    with and without state noise; for a Transformer, which has no state, with and without positions instead."""
+    # With one answer, both averages are the same.
     weighings = ("answers", "positions") if len(run.task.answers) > 1 else (run.training.weigh,)
     forms = [run] if "a" not in run.model.layout else [run, with_attention(run, scores="log_n")]
     is_recurrent = "r" in run.model.layout

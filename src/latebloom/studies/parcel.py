@@ -1,4 +1,4 @@
-"""Folders of runs as one piece of data, for machines that share no file system."""
+"""Folders of runs as one message, for machines that share no file system."""
 
 import os
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ Parcel = dict[str, bytes]
 
 
 def pack(root: Path, names: Sequence[str]) -> Parcel:
-    """What the folders `root/name` hold; those that are not there are left out."""
+    """Return the files of the folders `root/name`, as far as they exist."""
     files = [file for name in names for file in sorted((root / name).rglob("*")) if file.is_file()]
     return {file.relative_to(root).as_posix(): file.read_bytes() for file in files if file.name != ".lock"}
 
 
 def unpack(parcel: Parcel, root: Path, names: Sequence[str]) -> None:
-    """Make the folders `root/name` what the parcel says, each in one move, in the order of the names."""
+    """Replace the folders `root/name` by those of the parcel, each in one move, in the order of the names."""
     with TemporaryDirectory(prefix=".arriving-", dir=root) as place:
         arrived, gone = Path(place) / "arrived", Path(place) / "gone"
         for path, content in parcel.items():

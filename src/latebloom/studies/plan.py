@@ -1,4 +1,4 @@
-"""What a study is: arms to compare, each trained with the same seeds.
+"""Studies: arms to compare, each trained with the same seeds.
 
     @study("mine")
     def mine(scale: str) -> Plan:
@@ -24,22 +24,22 @@ SCALES: tuple[Scale, ...] = get_args(Scale)
 
 @dataclass(frozen=True)
 class Arm:
-    """One thing that is compared: a configuration, trained with every seed of the study."""
+    """One side of a comparison: a configuration, trained with every seed of the study."""
 
     name: str
-    """What the report calls it, such as joint or dat."""
+    """Its name in the report, such as joint or dat."""
     config: RunConfig
-    """The run; the study sets its seed. Where there are choices, they are told by what they change in it."""
+    """The run; the study sets its seed. Choices are described by what they change in it."""
     choices: tuple[RunConfig, ...] = ()
-    """Configurations of which the best on held-out seeds is trained instead, such as a grid of learning rates."""
+    """Configurations of which the best on tuning seeds is trained instead, such as a grid of learning rates."""
     group: str = ""
-    """Arms of one group are compared with each other; the task's name unless given."""
+    """Arms of one group are compared with each other; the name of the task unless given."""
     seeds: Sequence[int] = ()
-    """Seeds of its own, where it takes fewer or more than the study's others; the study's unless given."""
+    """Its own seeds, if there are fewer or more than in the rest of the study."""
     against: str | tuple[str, ...] = ()
-    """The arm of its group, or several, that it is held against, such as the one that it differs from in one thing.
-    Where arms say so, only these pairs are compared: the fewer comparisons, the more each can show. Unless any does,
-    all arms of a group are compared with each other."""
+    """The arm of its group, or several, that it is compared with, such as the one that differs in one setting. If any
+    arm of a group has it, only these pairs are compared: with fewer comparisons, each can show more. Otherwise all arms
+    of the group are compared with each other."""
     folder: str | None = None
     """The folder of its runs in that of the study; named after the task and the arm unless given."""
 
@@ -49,22 +49,22 @@ class Arm:
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The names of the arms that it is held against."""
+        """The names of the arms that it is compared with."""
         return (self.against,) if isinstance(self.against, str) else tuple(self.against)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Arms, the seeds that each is trained with, and the held-out seeds on which choices are made."""
+    """Arms, the seeds that each is trained with, and the tuning seeds on which choices are made."""
 
     arms: Sequence[Arm]
     seeds: Sequence[int]
     tuning_seeds: Sequence[int] = ()
-    """On which every choice of an arm is tried."""
+    """Seeds on which every choice of an arm is tried."""
     second_round: Sequence[int] = ()
-    """More held-out seeds, on which the best of them are tried: the best of many on few seeds is often a lucky one."""
+    """More tuning seeds, on which the best choices are tried again: the best of many on few seeds is often lucky."""
     finalists: int = 3
-    """How many of an arm's choices go on to the second round, if there is one."""
+    """How many choices of an arm are in the second round, if there is one."""
 
     def __post_init__(self) -> None:
         require(isinstance(self.arms, Sequence), "arms", self.arms, "a row of Arm(name, config)")
@@ -104,7 +104,7 @@ class Plan:
                 raise ConfigError(f"{what}: a seed is there twice; each is one run")
 
     def _check_against(self) -> None:
-        """That arms are held against others that there are, and every pair is compared once."""
+        """Raise unless arms are compared with others that exist, and every pair once."""
         pairs: set[tuple[str, str, str]] = set()
         for arm in self.arms:
             if not isinstance(arm.against, str | tuple | list) or not all(isinstance(one, str) for one in arm.against):
@@ -134,13 +134,15 @@ class Plan:
                 pairs.add((arm.task, arm.name, other))
 
     def seeds_of(self, arm: Arm) -> Sequence[int]:
-        """The seeds that an arm is trained with."""
+        """Return the seeds that an arm is trained with."""
         return arm.seeds or self.seeds
 
     @property
     def shared_seeds(self) -> list[int]:
-        """Of each pair of arms that is compared, how many seeds both have: of the pairs that are named among the arms
-        of one group and training length, or else of all; two seeds or more make a comparison."""
+        """How many seeds the arms of each compared pair share; pairs that share fewer than two are left out.
+
+        Pairs are those that are named among the arms of one group and training length, or else all of them.
+        """
         groups: dict[tuple[str, int], list[Arm]] = {}
         for arm in self.arms:
             groups.setdefault((arm.task, arm.config.training.length), []).append(arm)
@@ -155,12 +157,12 @@ class Plan:
 
     @property
     def run_count(self) -> int:
-        """How many runs are reported."""
+        """The number of runs that are reported."""
         return len(self.reported_steps)
 
     @property
     def tuning_count(self) -> int:
-        """How many runs are made to choose settings."""
+        """The number of runs that choose settings."""
         first = sum(len(arm.choices) for arm in self.arms) * len(self.tuning_seeds)
         return first + len(self.second_round_steps)
 
@@ -183,13 +185,13 @@ def _check_seeds(what: str, seeds: object) -> None:
 
 @dataclass(frozen=True)
 class Stage:
-    """What a set of a study's runs is for, and what comes after it."""
+    """What a set of runs is for, and what comes after it."""
 
     purpose: str
     later: Sequence[int] = ()
     """The steps of each run that comes after them."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Words for folders whose own names say little: the choices of an arm."""
+    """Descriptions of folders whose names say little: the choices of an arm."""
 
 
 class Study(Component, ABC):

@@ -1,4 +1,4 @@
-"""A Ray cluster to train on: one that is there, or one of our own. Ray is an extra, imported when it is used."""
+"""A Ray cluster to train on: an existing one, or one that this module starts. Ray is an extra."""
 
 import logging
 import subprocess
@@ -15,12 +15,12 @@ from latebloom.studies.local import environment, usable_cores
 SECONDS_TO_CONNECT = 15.0
 QUIET: dict[str, Any] = {"logging_level": logging.CRITICAL, "log_to_driver": False}
 OBJECT_STORE = 200 * 2**20
-"""Bytes for a cluster of our own; it shares our file system, so little is sent."""
+"""Bytes for a cluster that is started here; it shares the file system, so little is sent."""
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it Ray warns of what it will do one day
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it Ray warns of a future change
 }
-# Ray takes 127.0.0.1 for this machine's name in its network, and listens there; elsewhere than on Linux it does not.
+# Ray replaces 127.0.0.1 by the machine's network address, so this is another loopback address, which only Linux has.
 LOOPBACK = {"_node_ip_address": "127.0.0.2"} if sys.platform == "linux" else {}
 
 TRY_ADDRESS = """
@@ -35,7 +35,7 @@ except BaseException as error:
 
 @contextmanager
 def ray_cluster(address: str | None = None, workers: int | None = None) -> Iterator[None]:
-    """Be connected to the cluster at an address, or to one on this machine that ends with the context."""
+    """Connect to the cluster at an address, or to one on this machine that ends with the context."""
     if find_spec("ray") is None:
         raise ConfigError("on: ray takes the package ray, which is not installed; pip install 'latebloom[ray]'")
     if address is not None:
@@ -48,7 +48,7 @@ def ray_cluster(address: str | None = None, workers: int | None = None) -> Itera
         else:
             own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE, **LOOPBACK}
             ray.init("local", num_cpus=workers or usable_cores(), **own, **QUIET)
-    # Ray tells of every worker that dies, whatever its log level; its debugger silences it in this way.
+    # Ray prints a message for every worker that dies, at any log level; Ray's debugger silences it in this way.
     vars(import_module("ray._private.worker"))["_worker_logs_enabled"] = False
     try:
         yield
@@ -57,7 +57,7 @@ def ray_cluster(address: str | None = None, workers: int | None = None) -> Itera
 
 
 def _try(address: str) -> None:
-    """Connect in another process first: where nobody answers Ray talks for minutes, and then ends its process."""
+    """Connect in another process first: if nobody answers, Ray prints messages for minutes and ends its process."""
     command = [sys.executable, "-c", TRY_ADDRESS, address]
     try:
         tried = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_TO_CONNECT)

@@ -1,4 +1,4 @@
-"""What a worker of a Ray cluster does: train a run, or a stack of runs, and tell of it.
+"""Workers of a Ray cluster: train a run, or a stack of runs, and report on it.
 
 One that sees the study's folder trains in it. One that does not trains in a folder of its own, whose files are sent
 back when it ends or is asked to stop.
@@ -53,7 +53,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Done:
-    """What a worker returns."""
+    """The result of a worker."""
 
     failures: dict[str, str] = field(default_factory=dict)
     parcel: Parcel | None = None
@@ -62,7 +62,7 @@ class Done:
 
 
 class Mailbox:
-    """Where workers leave word for the driver, and learn whether to stop; an actor."""
+    """An actor with the progress of the workers for the driver, and the driver's request to stop for the workers."""
 
     def __init__(self) -> None:
         self._words: dict[str, Progress] = {}
@@ -70,7 +70,7 @@ class Mailbox:
         self._is_stopping = False
 
     def put(self, wave: str, words: dict[str, Progress]) -> bool:
-        """Leave word of a wave, by the name of its first run; whether to stop."""
+        """Store the progress of a wave, by the name of its first run; return whether to stop."""
         self._heard_of.add(wave)
         self._words |= words
         return self._is_stopping
@@ -80,13 +80,13 @@ class Mailbox:
         return words
 
     def stop(self) -> set[str]:
-        """Tell workers to stop when they ask; the waves whose workers do ask."""
+        """Ask the workers to stop; return the waves whose workers have reported."""
         self._is_stopping = True
         return self._heard_of
 
 
 def folders(wave: Configs) -> list[str]:
-    """The runs' folders, and then that of their stack, whose checkpoints say what was reached in each of them."""
+    """Return the folders of the runs, and that of their stack, which has the checkpoints of all of them."""
     return [*wave, *stack_folders(wave)]
 
 
@@ -107,8 +107,8 @@ def train(order: Order, token: Path, kind: str, parcel: Parcel, mailbox: Any, wo
         wave = order.read()
     except LatebloomError as error:
         return Done(dict.fromkeys(order.configs, str(error)))
-    sys.argv = words  # the command that a run notes down is the user's, not the one that Ray starts workers with
-    # Signals are heeded around the run too: a folder that is being packed is sent.
+    sys.argv = words  # a run records the user's command, not the one that Ray starts workers with
+    # Signals are handled around the run too, so that a folder that is being packed is sent.
     with stop_requests(), _place(token, parcel, folders(wave)) as place:
         failures, stopped = {}, False
         try:
@@ -124,7 +124,7 @@ def train(order: Order, token: Path, kind: str, parcel: Parcel, mailbox: Any, wo
 
 @contextmanager
 def _place(token: Path, parcel: Parcel, folders: list[str]) -> Iterator[Path]:
-    """Where to train: the study's folder if it is seen here, else a temporary one with what was reached before."""
+    """Yield the folder to train in: the study's if it is visible here, else a temporary one with the files so far."""
     if token.exists():
         yield token.parent
         return
@@ -135,9 +135,9 @@ def _place(token: Path, parcel: Parcel, folders: list[str]) -> Iterator[Path]:
 
 @contextmanager
 def _telling(mailbox: Any, wave: str) -> Iterator[Callable[[str, Progress], None]]:
-    """An observer that leaves word, and a look now and then whether to stop.
+    """Yield an observer that reports to the mailbox, and ask it regularly whether to stop.
 
-    A thread does it, because Ray gives the core of a task away while its main thread waits for an answer.
+    A thread does it, because Ray gives away the core of a task while its main thread waits for an answer.
     """
     import ray
 

@@ -1,4 +1,4 @@
-"""How large the package's own studies are at each scale."""
+"""The sizes of the package's own studies at each scale."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,16 +20,16 @@ class Size:
     seeds: int
     """Of each arm."""
     tuning_seeds: int
-    """Held out, to choose each arm's settings on."""
+    """Tuning seeds, on which the settings of each arm are chosen."""
     second_round: int
-    """More of them, on which the best settings of each arm are tried."""
+    """More tuning seeds, on which the best settings of each arm are tried."""
     steps: int
     width: int
     batch: int
     rates: tuple[float, ...]
     """The grid of learning rates, the same for every arm."""
     noise: float
-    """The deviation that is tried, on what recurrences remember."""
+    """The standard deviation of the state noise that is tried."""
     multiples: tuple[float, ...]
     sequences: int
 
@@ -51,7 +51,7 @@ SIZES: dict[Scale, Size] = {
         rates=(5e-4, 1e-3, 2e-3, 4e-3), noise=0.3, multiples=TO_SIXTEEN, sequences=2048,
     ),
 }  # fmt: skip
-# Studies that compare many arms with each other: fewer steps; noise and seeds as `timing` has them.
+# Studies with many arms have fewer steps; noise and seeds are those of `timing`.
 MANY_ARMS: dict[Scale, Size] = {
     "tiny": replace(SIZES["tiny"], rates=(3e-3, 6e-3), noise=0.2),
     "paper": Size(
@@ -91,7 +91,7 @@ LOG_N: dict[str, Any] = {**ATTENTION, "scores": "log_n"}
 
 
 def base_config(size: Size, task: Task, model: Model | None = None) -> RunConfig:
-    """Joint training of the hybrid at a scale."""
+    """Return joint training of the hybrid at a scale."""
     phase = Phase(batch_size=size.batch, learning_rate=middle_rates(size)[0], warmup=min(200, size.steps // 10))
     every = max(10, size.steps // 50)
     return RunConfig(
@@ -111,18 +111,18 @@ def base_config(size: Size, task: Task, model: Model | None = None) -> RunConfig
 
 
 def composite(**settings: Any) -> Composite:
-    """The composite task with enough keys for sixteen times the training length."""
+    """Return the composite task with enough keys for sixteen times the training length."""
     return replace(Composite(keys=256), **settings)
 
 
 def delayed(config: RunConfig, until: Trigger | None = None, **settings: Any) -> RunConfig:
-    """The same run with its attention held back, for half of its steps unless told otherwise."""
+    """Return the run with delayed attention, for half of its steps unless another trigger is given."""
     return replace(config, delay=Delay(until=until or at_step(config.training.steps // 2), **settings))
 
 
 def staged(config: RunConfig, until: Trigger | None = None, **settings: Any) -> RunConfig:
-    """The same run in two stages: attention held back, and until it is let in nothing asked but the state; one schedule
-    through both, as joint training has it. On the composite task our searches found this best."""
+    """Return the run in two stages: until the switch, attention is disabled and only the state is in the loss. One
+    schedule spans both stages, as in joint training. This was best in our searches on the composite task."""
     task = config.task
     later = tuple(answer for answer in task.answers if task.state_answer not in (None, answer))
     config = replace(config, training=replace(config.training, restart=False))
@@ -130,17 +130,17 @@ def staged(config: RunConfig, until: Trigger | None = None, **settings: Any) -> 
 
 
 def disturbed(config: RunConfig, size: Size) -> RunConfig:
-    """The run with noise on what its recurrences remember."""
+    """Return the run with state noise."""
     return replace(config, training=replace(config.training, state_noise=size.noise))
 
 
 def with_attention(config: RunConfig, **settings: Any) -> RunConfig:
-    """The run with other settings of its attention."""
+    """Return the run with other settings of attention."""
     return replace(config, model=replace(config.model, attention=replace(config.model.attention, **settings)))
 
 
 def at_rate(config: RunConfig, rate: float, after: float | None = None) -> RunConfig:
-    """The run with another learning rate, in both phases or with one of its own after the switch."""
+    """Return the run with another learning rate, in both phases or with its own after the switch."""
     training = config.training
     return replace(
         config,

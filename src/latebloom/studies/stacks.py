@@ -1,4 +1,4 @@
-"""Many runs on one GPU: those of one shape as one program, in as many waves as its memory makes necessary."""
+"""Many runs on one GPU: those of one shape as one program, in as many waves as its memory requires."""
 
 import traceback
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from latebloom.errors import ConfigError, InterruptedRun, LatebloomError
 
 Configs = dict[str, RunConfig]
 MOST_AT_ONCE = 256
-"""More runs gain little speed, and each keeps two files open."""
+"""More runs are hardly faster, and each keeps two files open."""
 
 
 def run_in_stacks(
@@ -27,7 +27,7 @@ def run_in_stacks(
     observe: Callable[[str, Progress], None],
     fit: Callable[[RunConfig, torch.device], int] = runs_that_fit,
 ) -> dict[str, str]:
-    """Train every configuration in `folder/name` that is not finished; why those failed that did."""
+    """Train every configuration in `folder/name` that is not finished; return the reason for each that failed."""
     failures: dict[str, str] = {}
     for wave in plan_waves(configs, folder, lambda config: fit(config, device)):
         failed = train_wave(wave, folder, device, observe)
@@ -40,7 +40,7 @@ def run_in_stacks(
 def train_wave(
     wave: Configs, folder: Path, device: torch.device, observe: Callable[[str, Progress], None]
 ) -> dict[str, str]:
-    """Train runs of one shape, at once if there are several; why those failed that did."""
+    """Train runs of one shape, at once if there are several; return the reason for each that failed."""
     try:
         if len(wave) > 1:
             outcome = run_stacked(wave, folder, device, observe=observe)
@@ -58,7 +58,7 @@ def train_wave(
 
 
 def log_error(folder: Path, text: str) -> Path:
-    """Write what went wrong into a run's folder; where it stands."""
+    """Write an error into the folder of a run and return the file."""
     log = folder / "error.log"
     with suppress(OSError):  # the reason without its log is better than nothing
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,8 +67,8 @@ def log_error(folder: Path, text: str) -> Path:
 
 
 def plan_waves(configs: Configs, folder: Path, fit: Callable[[RunConfig], int]) -> list[Configs]:
-    """Which runs to train at once: stacks that were interrupted as they were, runs that were interrupted alone, and
-    the rest by shape, as many at once as fit."""
+    """Return which runs to train at once: interrupted stacks as they were, interrupted runs alone, and the rest by
+    shape, as many at once as fit."""
     left = {name: config for name, config in configs.items() if not RunFolder(folder / name).is_finished}
     waves: list[Configs] = []
     for members in _interrupted_stacks(folder):
@@ -94,7 +94,7 @@ def plan_waves(configs: Configs, folder: Path, fit: Callable[[RunConfig], int]) 
 
 
 def _fit_or_one(fit: Callable[[RunConfig], int], config: RunConfig) -> int:
-    """What fits; runs too large for the memory are tried alone, so that each fails for itself."""
+    """Return how many runs fit; those that are too large for the memory are tried alone, so that each fails alone."""
     try:
         return fit(config)
     except ConfigError:
@@ -102,7 +102,7 @@ def _fit_or_one(fit: Callable[[RunConfig], int], config: RunConfig) -> int:
 
 
 def _interrupted_stacks(folder: Path) -> list[dict[str, str]]:
-    """The members, name and hash, of each stack in a folder that has a checkpoint."""
+    """Return the members, by name and hash, of each stack in a folder that has a checkpoint."""
     found = []
     for stack in sorted(folder.glob("stack-*")):
         if latest_checkpoint(stack / "checkpoints") is not None:

@@ -1,4 +1,4 @@
-"""When should attention come in?"""
+"""When should attention be enabled?"""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ from latebloom.tasks import ModularSum, Task
 
 PERCENTS = range(10, 100, 20)
 BEYOND = (3, 8)
-"""Where state tracking is to hold, in training lengths: the paper's claim, and far."""
+"""The length at which state tracking is measured, in training lengths: that of the paper's claim, and a longer one."""
 
 
 @study("timing")
