@@ -169,8 +169,9 @@ class Stacked:
     """Runs that are trained at once, each with weights and data of its own."""
 
     def __init__(self, config: RunConfig, length: int, runs: int, device: Any) -> None:
-        attention = config.model.attention
-        if not isinstance(config.task, Composite) or attention.look_back or attention.positions != "none":
+        model, attention = config.model, config.model.attention
+        parts = model.recurrence.name, attention.positions.name, attention.scores.name
+        if not isinstance(config.task, Composite) or attention.look_back or parts != ("lstm", "none", "softmax"):
             raise ConfigError("peers: the program in JAX covers the settings of the benchmark only")
         task, size = config.task, config.training.full.batch_size
         models = [SequenceModel(config.model, task.vocabulary_size) for _ in range(runs)]
