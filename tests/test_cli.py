@@ -99,7 +99,7 @@ def test_a_folder_of_runs_is_answered_with_the_runs_in_it(trained, tmp_path):
     assert ran.stderr == "latebloom: . holds no run: there is no config.json in it; the runs below it are run\n"
     (tmp_path / "config.json").write_text('{"library": "latebloom", "model": {}}')
     ran = latebloom("evaluate", str(tmp_path), cwd=trained.parent, check=2)
-    assert "holds no run: its config.json is damaged or of something else" in ran.stderr
+    assert "holds no run: its config.json is damaged or not from a run" in ran.stderr
 
 
 def test_list_shows_tasks_models_and_recipes(tmp_path):

@@ -13,8 +13,8 @@ from latebloom.delay.triggers import AtFraction, AtStep
 from latebloom.engine.backend import parameters_by_role
 from latebloom.engine.environment import choose_device
 from latebloom.engine.folder import RunFolder
+from latebloom.engine.process_state import preserve_torch_state
 from latebloom.engine.settings import Phase
-from latebloom.engine.surroundings import own_torch_state
 from latebloom.errors import require
 from latebloom.estimate import Estimator, in_words, step_reached
 from latebloom.models.sequence_model import SequenceModel
@@ -30,7 +30,7 @@ EXAMPLE_LENGTH = 6
 
 def describe_run(config: RunConfig) -> Iterator[str]:
     """Yield lines on the model, the task, the phases of training and the tests of a run."""
-    with own_torch_state(torch.device("cpu")):
+    with preserve_torch_state(torch.device("cpu")):
         model = SequenceModel(config.model, config.task.vocabulary_size)
     counts = {
         role: sum(parameter.numel() for parameter in parameters.values())
