@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from latebloom.delay.find import Where, class_name, find_attention, is_own, survey
+from latebloom.delay.find import Where, class_name, find_attention, has_gate, survey
 from latebloom.delay.hooks import example_of
 from latebloom.delay.place import find_norm_after
 from latebloom.errors import ConfigError
@@ -131,7 +131,7 @@ def inspect(model: nn.Module, where: Where | None = None, example: Example = Non
 
 def _place(model: nn.Module, name: str, module: nn.Module, example: Mapping[str, Any] | None) -> tuple[str, str | None]:
     """Return where the gate of an attention module would be, and the reason if there cannot be one."""
-    if is_own(module):
+    if has_gate(module):
         return "has its own gate", None
     example = example_of(model) if example is None else example
     if example is None:
