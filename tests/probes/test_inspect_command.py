@@ -160,7 +160,7 @@ def test_a_large_model_is_looked_at_without_its_weights(checkpoint, monkeypatch)
     monkeypatch.setattr(loading, "LARGEST", 1000)
     model, weights = load_model(checkpoint)
     assert all(parameter.is_meta for parameter in model.parameters())
-    assert "with 40,608 parameters the model is looked at without them" in weights
+    assert "with 40,608 parameters the model is inspected without them" in weights
 
 
 def test_without_transformers_it_says_so(checkpoint, monkeypatch):
