@@ -10,7 +10,7 @@ from latebloom.delay.policy import Delay
 from latebloom.delay.triggers import at_step
 from latebloom.engine.settings import Phase, Training, Weighing
 from latebloom.models.settings import Model, hybrid, lstm, transformer
-from latebloom.studies.scales import ATTENTION, LOG_N, SIZES, at_rate, base_config, composite, disturbed, staged
+from latebloom.studies.scales import ATTENTION, LOG_N, SIZES, at_rate, base_config, composite, staged, with_state_noise
 from latebloom.tasks import Composite
 
 
@@ -87,8 +87,8 @@ def _paper(model: Model, rate: float, weigh: Weighing = "answers") -> RunConfig:
 
 @define_recipe("paper-dat")
 def paper_dat() -> RunConfig:
-    """The study's hybrid with delayed attention, tuned: bypass for half of 20,000 steps, recall loss after them."""
-    return staged(disturbed(_paper(hybrid(width=PAPER.width, **LOG_N), 1.2e-2), PAPER))
+    """The study's hybrid with delayed attention, tuned: bypassed for half of 20,000 steps, recall asked after them."""
+    return staged(with_state_noise(_paper(hybrid(width=PAPER.width, **LOG_N), 1.2e-2), PAPER))
 
 
 @define_recipe("paper-joint")
