@@ -165,7 +165,7 @@ def test_a_mistake_is_one_sentence_status_2_and_nothing_written(mistake, tmp_pat
     [
         ("", "lengths: '' names no length"),
         ("25,x", "lengths: 'x' in '25,x' is not a whole number above 0"),
-        ("4,500", "lengths: 500 takes task.keys of 250 or more; this task has 64, enough for a length of 129"),
+        ("4,500", "lengths: 500 needs task.keys of 250 or more; this task has 64, enough for a length of 129"),
         ("1", "lengths: 1 is too short"),
     ],
 )

@@ -7,7 +7,7 @@ from latebloom.errors import require
 from latebloom.fields import check_fields
 from latebloom.layers.precision import Precision
 
-Weighing = Literal["answers", "positions"]
+LossAverage = Literal["answers", "positions"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Training:
     """The weight decay of AdamW."""
     clip: float = 1.0
     """The norm at which gradients are clipped."""
-    weigh: Weighing = "answers"
+    weigh: LossAverage = "answers"
     """How the loss is averaged: per named answer (answers), or per supervised token (positions)."""
     precision: Precision = "tf32"
     """Matrix products on a GPU: tf32 rounds their factors to 10 bits; float32 keeps 23 and is slower; bf16 rounds to 7
