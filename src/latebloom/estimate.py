@@ -34,8 +34,8 @@ def step_reached(folder: Path) -> int:
     return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
 
 
-def in_words(seconds: float) -> str:
-    """Return a duration as a person would say it."""
+def format_duration(seconds: float) -> str:
+    """Return a duration as text, such as 1.5 hours."""
     for unit, size in (("hours", 3600), ("minutes", 60)):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.0f} {unit}" if seconds >= 10 * size else f"{seconds / size:.1f} {unit}"

@@ -24,7 +24,7 @@ class Delay:
     """How attention is held back, which answers are left out of the loss meanwhile, and until when."""
 
     until: Trigger
-    """What ends the delay."""
+    """The trigger that ends the delay."""
     hold: Hold = "bypass"
     """How attention is held back."""
     ramp_steps: int = 0

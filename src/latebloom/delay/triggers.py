@@ -92,7 +92,7 @@ class WhenBeyond(Trigger):
     multiple: float = 3.0
     """The length at which it is measured, in training lengths."""
     checks: int = 2
-    """How many checks in a row must reach it."""
+    """The number of checks in a row that must reach it."""
     every: int = 100
     """Steps between checks."""
 
@@ -158,7 +158,7 @@ class WhenPlateau(Trigger):
     latest: int
     """Switch here even if the metric still falls."""
     patience: int = 5
-    """How many reports in a row must bring no improvement."""
+    """The number of reports in a row without improvement."""
     improvement: float = 1e-3
     """The smallest improvement, as a share of the best value so far."""
     metric: str = "loss"

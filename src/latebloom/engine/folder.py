@@ -71,7 +71,7 @@ class RunFolder:
         return [file.parent for file in sorted(self.path.glob("*/config.json")) if _describes_run(file)]
 
     def read_json(self, file: Path, *needed: str) -> Any:
-        """Return the contents of a JSON file; raise if it is damaged or lacks one of the `needed` names."""
+        """Return the contents of a JSON file; raise if it is damaged or has not all of the `needed` names."""
         try:
             data = json.loads(file.read_text())
         except (OSError, ValueError) as error:

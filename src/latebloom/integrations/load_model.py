@@ -120,8 +120,8 @@ def _transformers_model(data: dict[str, Any], file: Path, folder: Path | None) -
             local |= {"config": config, "use_safetensors": True, "dtype": torch.float32}
             model, found = builder.from_pretrained(folder, output_loading_info=True, **local)
             missing = sorted(found["missing_keys"])
-            lacking = f", except {len(missing)} that are missing there ({missing[0]}, ...)" if missing else ""
-            return model, f"those in {folder}{lacking}"
+            exception = f", except {len(missing)} that are missing there ({missing[0]}, ...)" if missing else ""
+            return model, f"those in {folder}{exception}"
         torch.manual_seed(0)
         return builder.from_config(config, dtype=torch.float32), RANDOM
     except Exception as error:  # a wrong configuration may raise anything

@@ -118,9 +118,8 @@ class _Driver:
 
     def _start(self, wave: Configs) -> None:
         parcel = pack(self.folder, folders(wave))
-        self.running[self.train.remote(Order.of(wave), self.token, self.kind, parcel, self.coordinator, sys.argv)] = (
-            wave
-        )
+        order = Order.of(wave)
+        self.running[self.train.remote(order, self.token, self.kind, parcel, self.coordinator, sys.argv)] = wave
 
     def _stop(self) -> None:
         """Stop all waves: those in training save and stop through the coordinator, those that wait are cancelled.

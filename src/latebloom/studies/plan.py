@@ -129,7 +129,7 @@ class Plan:
                     )
                 if not self._shared_seeds(arm, beside[other]):
                     raise ConfigError(
-                        f"arm {arm.name}: against: it shares no seed with {other}, and pairs of equal seeds are compared"
+                        f"arm {arm.name}: against: it shares no seed with {other}, and equal seeds are compared"
                     )
                 if pairs & {(arm.task, arm.name, other), (arm.task, other, arm.name)}:
                     raise ConfigError(f"arm {arm.name}: against: it is compared with {other} already")
