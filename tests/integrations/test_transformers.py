@@ -317,5 +317,5 @@ def test_when_beyond_without_a_measure_is_refused(tmp_path):
 
 
 def test_restoring_callbacks_by_the_trainer_is_refused_as_it_would_lose_the_settings(tmp_path):
-    with pytest.raises(ConfigError, match="the delay restores itself"):
+    with pytest.raises(ConfigError, match="the delay is restored without it"):
         trainer_for(tmp_path, DelayedAttentionCallback(until=at_step(2)), restore_callback_states_from_checkpoint=True)

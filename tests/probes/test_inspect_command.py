@@ -147,7 +147,7 @@ def test_a_run_without_checkpoints_has_random_weights(unfinished):
 
 def test_a_checkpoint_outside_its_run_is_refused(unfinished, tmp_path):
     shutil.move(unfinished / "checkpoints" / "step-00000020", tmp_path / "mine")
-    with pytest.raises(ConfigError, match=r"mine is a checkpoint outside its run, whose config\.json says"):
+    with pytest.raises(ConfigError, match=r"mine is a checkpoint outside the folder of its run, so its config\.json"):
         load_model(tmp_path / "mine")
 
 
