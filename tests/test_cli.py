@@ -99,7 +99,7 @@ def test_a_folder_of_runs_is_answered_with_the_runs_in_it(trained, tmp_path):
     assert ran.stderr == "latebloom: . holds no run: there is no config.json in it; the runs below it are run\n"
     (tmp_path / "config.json").write_text('{"library": "latebloom", "model": {}}')
     ran = latebloom("evaluate", str(tmp_path), cwd=trained.parent, check=2)
-    assert "holds no run: its config.json is damaged or of something else" in ran.stderr
+    assert "holds no run: its config.json is damaged or not from a run" in ran.stderr
 
 
 def test_list_shows_tasks_models_and_recipes(tmp_path):
@@ -165,7 +165,7 @@ def test_a_mistake_is_one_sentence_status_2_and_nothing_written(mistake, tmp_pat
     [
         ("", "lengths: '' names no length"),
         ("25,x", "lengths: 'x' in '25,x' is not a whole number above 0"),
-        ("4,500", "lengths: 500 takes task.keys of 250 or more; this task has 64, enough for a length of 129"),
+        ("4,500", "lengths: 500 needs task.keys of 250 or more; this task has 64, enough for a length of 129"),
         ("1", "lengths: 1 is too short"),
     ],
 )

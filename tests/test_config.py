@@ -124,8 +124,8 @@ MISTAKES = {
     "training.full.warmup=true": "training.full.warmup: true is not possible; input should be a valid integer",
     "training.full.schedule=linear": "training.full.schedule: \"linear\" is not possible; input should be 'cosine' or",
     "training.betas=[0.9]": "training.betas.1: this field is needed",
-    "model=3": "model: 3 is not possible; it is made of fields, set as model.FIELD=VALUE: layout, width",
-    "delay=bypass": 'delay: "bypass" is not possible; it is made of fields, set as delay.FIELD=VALUE: until, hold',
+    "model=3": "model: 3 is not possible; it is a section, set as model.FIELD=VALUE: layout, width",
+    "delay=bypass": 'delay: "bypass" is not possible; it is a section, set as delay.FIELD=VALUE: until, hold',
     "delay.until=at_fraction": "delay.until.fraction: this field is needed and was not given; write for example "
     "delay.until.fraction=0.5",
     "delay.until=500": "delay.until: 500 is not possible; write for example delay.until.name=at_step "
@@ -141,19 +141,19 @@ MISTAKES = {
     "model.layout=rm": "delay: a model of layout 'rm' has no attention to hold back; set delay=null",
     "model.recurrence=gruu": "model.recurrence.name: 'gruu' is not known; choices: lstm",
     "training.length=1": "training.length: 1 is not possible; it must be 2 or more",
-    "training.length=600": "training.length: 600 takes task.keys of 300 or more; this task has 256",
+    "training.length=600": "training.length: 600 needs task.keys of 300 or more; this task has 256",
     "task.name=foo": "task.name: 'foo' is not known; choices: composite, modular_sum, recall",
     "task.order=zig": "task.order: \"zig\" is not possible; input should be 'digits-first', 'pairs-first'",
-    "task.keys=5": "training.length: 25 takes task.keys of 12 or more; this task has 5, enough for a length of 11",
+    "task.keys=5": "training.length: 25 needs task.keys of 12 or more; this task has 5, enough for a length of 11",
     "delay.hold=foo": "delay.hold: \"foo\" is not possible; input should be 'bypass', 'freeze', 'ramp' or 'none'",
     "delay.hold=ramp": "delay.ramp_steps: 0 is not possible; it must be 1 or more with hold ramp",
     "delay.until.latest=15000": "delay.until: the switch at step 15000 is not before the last step 15000; choose",
     "delay.until.name=at_step": "delay.until.step: this field is needed and was not given",
-    "delay.until.multiple=30": "delay.until.multiple: 750 takes task.keys of 375 or more",
+    "delay.until.multiple=30": "delay.until.multiple: 750 needs task.keys of 375 or more",
     'delay.withhold=["x"]': "delay.withhold: 'x' is not known; choices: sum, recall",
     'delay.withhold=["sum","recall"]': "delay.withhold: sum, recall are all the answers of composite",
     "evaluation.multiples=[]": "evaluation.multiples: () is not possible; it must be at least one number",
-    "evaluation.multiples=[40]": "evaluation.multiples: 1000 takes task.keys of 500 or more",
+    "evaluation.multiples=[40]": "evaluation.multiples: 1000 needs task.keys of 500 or more",
     "seed=-1": "seed: -1 is not possible; it must be from 0 to 2^63 - 1",
     "seed.x=1": "seed.x: seed is 0, which has no fields",
     "training.full.learning_rate=Infinity": "training.full.learning_rate: Infinity is not possible; input",
@@ -200,7 +200,7 @@ def test_names_and_numbers_in_a_row_need_no_brackets():
 
 @pytest.mark.parametrize("until", [at_tokens(5, latest=9), when_plateau(latest=9), when(lambda moment: True, latest=9)])
 def test_a_trigger_that_a_run_would_never_tell_anything_is_refused(until):
-    with pytest.raises(ConfigError, match=r"delay.until: \w+ is for a training loop of your own; choices: at_step"):
+    with pytest.raises(ConfigError, match=r"delay.until: \w+ needs your own training loop; choices: at_step"):
         RunConfig(delay=Delay(until=until))
 
 

@@ -11,7 +11,7 @@ import torch
 from latebloom import at_fraction, load_config, run
 from latebloom.cli import main
 from latebloom.engine.checkpoint import save_checkpoint
-from latebloom.estimate import Estimator, in_words
+from latebloom.estimate import Estimator, format_duration
 
 CPU = torch.device("cpu")
 
@@ -181,4 +181,4 @@ def test_the_estimate_leaves_the_process_as_it_was(tiny, tmp_path):
     [(0.2, "1 seconds"), (80, "80 seconds"), (100, "1.7 minutes"), (1500, "25 minutes"), (7000, "1.9 hours")],
 )
 def test_durations_are_in_words(seconds, words):
-    assert in_words(seconds) == words
+    assert format_duration(seconds) == words

@@ -34,7 +34,7 @@ def test_ctrl_c_while_something_is_imported_is_one_line(moment, tmp_path):
     words = ["train", "--recipe", "demo-dat", "--out", "run", "training.steps=100000"]
     script = SCRIPT.format(moment=moment, words=words)
     ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert ran.stderr == "latebloom: stopped at once; a run keeps the last checkpoint that it has made\n"
+    assert ran.stderr == "latebloom: stopped at once; a run keeps its last checkpoint\n"
     assert ran.returncode == 130
     assert not (tmp_path / "run").exists()
 

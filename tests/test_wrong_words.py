@@ -110,7 +110,11 @@ DAMAGE = {
     "no evaluation": ("evaluation.json", None, "run/evaluation.json cannot be read"),
     "another evaluation": ("evaluation.json", "[]", "run/evaluation.json is damaged: there is no training_length, len"),
     "another result": ("result.json", "{}", "run/result.json is damaged: there is no switch_step"),
-    "another configuration": ("config.json", "{}", "run holds no run: its config.json is damaged or of something else"),
+    "another configuration": (
+        "config.json",
+        "{}",
+        "run holds no run: its config.json is damaged or not from a run",
+    ),
 }
 
 

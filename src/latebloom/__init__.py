@@ -1,10 +1,10 @@
-"""Latebloom: sequence models trained short that work long, by letting attention in late.
+"""Latebloom: delayed attention training, for sequence models that generalize beyond their training length.
 
-These are the public names. Each is imported when it is first used, so that the command line can answer, or be stopped,
-before torch is there; none of them imports more than torch until it is called.
+Each public name is imported when it is first used, so that the command line responds before torch is imported. None of
+them imports more than torch and the standard library until it is called.
 """
 
-TYPE_CHECKING = False  # as typing has it, without the time that importing typing takes
+TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without the time to import typing
 if TYPE_CHECKING:
     from latebloom.api import train
     from latebloom.config import RunConfig, load_config
@@ -71,7 +71,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
-if not TYPE_CHECKING:  # or a checker would take every misspelt name for one of these
+if not TYPE_CHECKING:  # or a type checker would accept every misspelt name
 
     def __getattr__(name: str) -> object:
         from importlib import import_module
@@ -80,7 +80,7 @@ if not TYPE_CHECKING:  # or a checker would take every misspelt name for one of 
         if name in _HOME_OF:
             globals()[name] = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
             return globals()[name]
-        if find_spec(f"{__name__}.{name}") is not None:  # a room or a module by its name, as in latebloom.errors
+        if find_spec(f"{__name__}.{name}") is not None:  # a package or module, such as latebloom.errors
             return import_module(f"{__name__}.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

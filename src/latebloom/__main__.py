@@ -1,6 +1,6 @@
 """The command `latebloom`, also as `python -m latebloom`.
 
-The commands import torch, which takes seconds; Ctrl-C and a closed pipe are handled here, before any of it.
+The commands import torch, which takes seconds, so Ctrl-C and a closed pipe are handled here, before the import.
 """
 
 import os
@@ -8,7 +8,7 @@ import sys
 from io import TextIOWrapper
 
 BROKEN_PIPE = 141
-"""Exit status of a program whose reader has gone, as a shell reports it: 128 + SIGPIPE."""
+"""The exit status after a closed pipe, as a shell reports it: 128 + SIGPIPE."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -49,7 +49,7 @@ def _exit_interrupted() -> None:
     # Written to the file descriptor: in a signal handler, sys.stderr may be in use or replaced.
     if sys.__stderr__ is not None and sys.__stderr__.isatty():
         os.write(2, b"\x1b[?25h\n")  # show the cursor that a progress bar hides, and end the line of ^C
-    os.write(2, b"latebloom: stopped at once; a run keeps the last checkpoint that it has made\n")
+    os.write(2, b"latebloom: stopped at once; a run keeps its last checkpoint\n")
     os._exit(130)
 
 

@@ -58,13 +58,13 @@ def run_with_bar(
     ):
         is_shown = False
 
-        def observe(seen: Progress) -> None:
+        def observe(progress: Progress) -> None:
             nonlocal is_shown
             if not is_shown:  # a run that is refused, or finished already, shows no progress
                 bars.expect({name: config}, folder and folder.parent)
                 is_shown = True
-            bars.show(name, seen)
+            bars.show(name, progress)
             if tracked is not None:
-                tracked(seen)
+                tracked(progress)
 
         return run(config, out, device=device, observe=observe)

@@ -37,7 +37,7 @@ class RunConfig:
     training: Training = field(default_factory=Training)
     """How the model is trained."""
     evaluation: Evaluating = field(default_factory=Evaluating)
-    """How it is tested."""
+    """How the trained model is tested."""
     seed: int = 0
     """The seed of the initial weights and of the data."""
     imports: tuple[str, ...] = field(default=(), compare=False)
@@ -55,13 +55,13 @@ class RunConfig:
             self._check_delay(self.delay)
 
     def _check_components(self) -> None:
-        """Raise if the run asks for something that one of its components does not support."""
+        """Raise if a component does not support a setting of the run."""
         model, positions = self.model, self.model.attention.positions
         longest = max(self.task.token_count(length) for length in (*self.watched_lengths, *self.test_lengths))
         if model.has_attention and positions.max_tokens is not None and positions.max_tokens < longest:
             raise ConfigError(
                 f"model.attention.positions: {positions.name} covers {positions.max_tokens} tokens, and the tests have "
-                f"{longest}; raise its limit, test shorter sequences or choose other positions"
+                f"{longest}; raise the limit, test shorter sequences or choose other positions"
             )
         if self.training.state_noise and not model.is_recurrent:
             raise ConfigError(
@@ -87,13 +87,12 @@ class RunConfig:
             )
         if not self.model.is_recurrent:
             raise ConfigError(
-                f"delay: a model of layout {self.model.layout!r} has nothing but attention to mix tokens, so there is "
-                "nothing to learn from while it is held back; set delay=null"
+                f"delay: a model of layout {self.model.layout!r} mixes tokens with attention only, so there is "
+                "nothing to learn while it is held back; set delay=null"
             )
         if not delay.until.configurable:
             raise ConfigError(
-                f"delay.until: {delay.until.name} is for a training loop of your own; "
-                f"choices: {', '.join(Trigger.choices())}"
+                f"delay.until: {delay.until.name} needs your own training loop; choices: {', '.join(Trigger.choices())}"
             )
         for answer in delay.withhold:
             if answer not in self.task.answers:
@@ -121,7 +120,7 @@ class RunConfig:
         switch, steps = delay.until.latest_step(self.training.steps), self.training.steps
         if switch + delay.ramp_steps > steps:
             raise ConfigError(
-                f"delay.ramp_steps: {delay.ramp_steps} after a switch at step {switch} is not done by the last step "
+                f"delay.ramp_steps: {delay.ramp_steps} after a switch at step {switch} do not end by the last step "
                 f"{steps}; it must be {steps - switch} or less"
             )
         if isinstance(delay.until, WhenBeyond):
@@ -135,7 +134,7 @@ class RunConfig:
 
     @property
     def watched_lengths(self) -> list[int]:
-        """The lengths at which held-out accuracy is measured while training goes on."""
+        """The lengths at which held-out accuracy is measured during training."""
         length, longest = self.training.length, self.task.longest
         wanted = [length, CLAIM * length]
         if self.delay is not None and isinstance(self.delay.until, WhenBeyond):
@@ -152,7 +151,7 @@ class RunConfig:
 
     @property
     def hash(self) -> str:
-        """Twelve characters that two configurations share only if all settings are the same.
+        """A hash of the settings, twelve characters long.
 
         It covers the fields that differ from their defaults, so that a new field with a default changes no hash.
         """
@@ -160,7 +159,7 @@ class RunConfig:
 
     @cached_property
     def hashes(self) -> tuple[str, ...]:
-        """The hash, and those that earlier versions gave to the same settings."""
+        """The hash, followed by those of earlier versions for the same settings."""
         return self.hash, *map(short_hash, older_forms(asdict(self), _changed(self)))
 
     def matches(self, hash: str) -> bool:
@@ -171,16 +170,16 @@ class RunConfig:
 def _changed(settings: Any) -> dict[str, Any]:
     """Return the fields of settings that differ from their defaults; a component always has its name."""
     found: dict[str, Any] = {"name": settings.name} if isinstance(settings, Component) else {}
-    for one in fields(settings):
-        default = one.default_factory() if one.default_factory is not MISSING else one.default
-        value = getattr(settings, one.name)
-        if one.compare and (default is MISSING or value != default):
-            found[one.name] = _changed(value) if is_dataclass(value) else value
+    for item in fields(settings):
+        default = item.default_factory() if item.default_factory is not MISSING else item.default
+        value = getattr(settings, item.name)
+        if item.compare and (default is MISSING or value != default):
+            found[item.name] = _changed(value) if is_dataclass(value) else value
     return found
 
 
 def short_hash(data: Any) -> str:
-    """Return twelve characters that plain data share only if they are the same."""
+    """Return a hash of plain data, twelve characters long."""
     text = json.dumps(_canonical(data), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -222,14 +221,14 @@ def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
         if not equals or not all(name.split(".")):
             raise ConfigError(f"{override!r} is not a change; write field=value, such as training.steps=100")
         changes.append((name, text))
-    # Another component first, whatever the order: its fields replace those of the old one.
+    # Changes of components come first, because the fields of a new component replace those of the old one.
     for name, text in sorted(changes, key=lambda change: not _names_component(change[0])):
         _put(data, name.split("."), text, name)
     return config_from(data)
 
 
 def config_from(data: Any) -> RunConfig:
-    """Return the configuration that plain data stand for; fields left out have their defaults."""
+    """Return a configuration from plain data; fields left out have their defaults."""
     missing: dict[str, str] = {}
     if isinstance(data, dict):
         if isinstance(imports := data.get("imports"), list | tuple):
@@ -264,7 +263,7 @@ def _names_component(name: str) -> bool:
 
 
 def _value(text: str) -> Any:
-    """Return JSON where it is JSON, else the text itself, so that strings need no quotes."""
+    """Parse a value as JSON, or return the text itself, so that strings need no quotes."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -281,7 +280,7 @@ def _put(data: dict[str, Any], keys: list[str], text: str, name: str) -> None:
         data[key] = inner
         data = inner
     last, value = keys[-1], _value(text)
-    if name == "delay" and text.lower() == "none":  # elsewhere none is a word, as in positions=none
+    if name == "delay" and text.lower() == "none":  # in other fields none is a name, as in positions=none
         value = None
     if isinstance(value, str) and _names_component(name) and last != "name":
         data = data.setdefault(last, {})  # positions=rotary is positions.name=rotary

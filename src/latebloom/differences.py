@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 MOST_NAMED = 6
-"""How many differences a message names."""
+"""The number of differences that a message lists."""
 LONGEST_VALUE = 40
 """Characters of a value that a message repeats."""
 

@@ -1,4 +1,4 @@
-"""What a run or a study would train, and about how long it takes on this machine. Nothing is trained or written."""
+"""Dry runs: what a run or a study would train, and an estimate of its time. Nothing is trained or written."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,10 +13,10 @@ from latebloom.delay.triggers import AtFraction, AtStep
 from latebloom.engine.backend import parameters_by_role
 from latebloom.engine.environment import choose_device
 from latebloom.engine.folder import RunFolder
+from latebloom.engine.process_state import preserve_torch_state
 from latebloom.engine.settings import Phase
-from latebloom.engine.surroundings import own_torch_state
 from latebloom.errors import require
-from latebloom.estimate import Estimator, in_words, step_reached
+from latebloom.estimate import Estimator, format_duration, step_reached
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.models.settings import PARTS
 from latebloom.report.tables import print_table, text_table
@@ -30,7 +30,7 @@ EXAMPLE_LENGTH = 6
 
 def describe_run(config: RunConfig) -> Iterator[str]:
     """Yield lines on the model, the task, the phases of training and the tests of a run."""
-    with own_torch_state(torch.device("cpu")):
+    with preserve_torch_state(torch.device("cpu")):
         model = SequenceModel(config.model, config.task.vocabulary_size)
     counts = {
         role: sum(parameter.numel() for parameter in parameters.values())
@@ -52,14 +52,14 @@ def describe_run(config: RunConfig) -> Iterator[str]:
 
 
 def _example(config: RunConfig, length: int) -> Iterator[str]:
-    """Yield a training sequence, and below it each answer at the token where it is asked."""
+    """Yield a training sequence, and below it each answer at the token where it is predicted."""
     task = config.task
     batch = task.batch(config.seed, "train", 0, length=length, size=1)
     rows = {"tokens": [task.spell(token) for token in batch.tokens[0].tolist()]}
     for name, columns in batch.columns.items():
         rows[name] = [""] * len(rows["tokens"])
-        asked = zip(batch.positions[0, columns].tolist(), batch.targets[0, columns].tolist(), strict=True)
-        for position, target in asked:
+        answers = zip(batch.positions[0, columns].tolist(), batch.targets[0, columns].tolist(), strict=True)
+        for position, target in answers:
             rows[name][position] = task.spell(target)
     widths = [max(map(len, column)) for column in zip(*rows.values(), strict=True)]
     title = max(map(len, rows))
@@ -177,5 +177,5 @@ def _show_time(console: Console, estimator: Estimator, stages: Sequence[Mapping[
     where = f"on {estimator.device}"
     if estimator.device.type == "cpu" and estimator.workers is not None:
         where = f"in {estimator.workers} processes"
-    time = f"about {in_words(seconds)} {where}, estimated from a few steps" if seconds else "none"
+    time = f"about {format_duration(seconds)} {where}, estimated from a few steps" if seconds else "none"
     say(console, f"Time: {time}. Nothing was trained or written.")

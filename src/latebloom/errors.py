@@ -32,7 +32,7 @@ class NonFiniteLossError(LatebloomError):
 
 
 class InterruptedRun(LatebloomError):  # noqa: N818 (an interruption is not an error)
-    """Training was asked to stop and has saved its progress."""
+    """Training was interrupted and has saved its progress."""
 
 
 def unknown(field: str, value: object, choices: Iterable[object]) -> ConfigError:

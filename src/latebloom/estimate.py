@@ -13,8 +13,8 @@ from latebloom.config import RunConfig
 from latebloom.engine.checkpoint import latest_checkpoint
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.memory import runs_that_fit
+from latebloom.engine.process_state import keep_freed_memory, preserve_torch_state
 from latebloom.engine.stacks import stack_key
-from latebloom.engine.surroundings import memory_kept, own_torch_state
 from latebloom.engine.trainer import CHECK_SEQUENCES, Trainer
 from latebloom.evaluation.evaluate import evaluate_each
 from latebloom.layers.precision import precision
@@ -34,8 +34,8 @@ def step_reached(folder: Path) -> int:
     return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
 
 
-def in_words(seconds: float) -> str:
-    """Return a duration as a person would say it."""
+def format_duration(seconds: float) -> str:
+    """Return a duration as text, such as 1.5 hours."""
     for unit, size in (("hours", 3600), ("minutes", 60)):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.0f} {unit}" if seconds >= 10 * size else f"{seconds / size:.1f} {unit}"
@@ -140,9 +140,9 @@ class Estimator:
         torch.set_num_threads(threads if self.workers is None else 1)
         try:
             with (
-                own_torch_state(self.device),
+                preserve_torch_state(self.device),
                 precision(config.training.precision),
-                memory_kept() if self.device.type == "cpu" else nullcontext(),
+                keep_freed_memory() if self.device.type == "cpu" else nullcontext(),
             ):
                 yield
         finally:

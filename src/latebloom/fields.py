@@ -15,7 +15,7 @@ from latebloom.errors import ConfigError, unknown
 
 
 def check_fields(settings: Any) -> None:
-    """Raise if a field does not hold what its annotation says.
+    """Raise if a field does not have the type of its annotation.
 
     A list where a tuple belongs becomes a tuple, an int where a float belongs a float, as after JSON, and the name of
     a component becomes the component.
@@ -32,7 +32,7 @@ def check_fields(settings: Any) -> None:
         if not _fits(value, annotation):
             if get_origin(annotation) is Literal:
                 raise unknown(name, value, get_args(annotation))
-            raise ConfigError(f"{name}: {value!r} is not possible; it must be {_words(annotation)}")
+            raise ConfigError(f"{name}: {value!r} is not possible; it must be {_describe(annotation)}")
 
 
 def _convert(value: Any, annotation: Any) -> Any:
@@ -70,12 +70,12 @@ def _fits(value: Any, annotation: Any) -> bool:
     return annotation is Any or isinstance(value, origin or annotation)
 
 
-def _words(annotation: Any) -> str:
+def _describe(annotation: Any) -> str:
     known = {int: "a whole number", float: "a finite number", bool: "True or False", str: "a text"}
     if annotation in known:
         return known[annotation]
     if get_origin(annotation) in (Union, UnionType):
-        return " or ".join(_words(argument) for argument in get_args(annotation))
+        return " or ".join(_describe(argument) for argument in get_args(annotation))
     if annotation is type(None):
         return "None"
     return f"a {annotation.__name__}" if isinstance(annotation, type) else str(annotation)

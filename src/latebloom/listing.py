@@ -1,4 +1,4 @@
-"""What there is to choose from: every component, with its settings."""
+"""The list of all components with their settings."""
 
 import ast
 import importlib

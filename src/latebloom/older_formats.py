@@ -29,7 +29,7 @@ FIELDS = {
 }
 """The fields of version 0.1, by section."""
 LATER = {"training": ("restart", "state_noise"), "phase": ("cycles",)}
-"""Those of them that the very first results do not have."""
+"""The fields of these that the first results do not have."""
 
 
 def migrate_run(data: Any) -> Any:

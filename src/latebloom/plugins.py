@@ -25,7 +25,7 @@ from latebloom.errors import ConfigError, unknown
 _loaded: dict[str, tuple[str, ModuleType]] = {}
 """Modules that were loaded from files, by path, each with a digest of the file."""
 _sent: set[str] = set()
-"""Those of them that another machine has sent."""
+"""The paths of files that another machine has sent."""
 
 
 def load(name: str, field: str = "--import") -> ModuleType:
@@ -43,7 +43,7 @@ def load(name: str, field: str = "--import") -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        raise ConfigError(f"{field}: {name}{_line(error, found.origin)}: {in_words(error, found.origin)}") from error
+        raise ConfigError(f"{field}: {name}{_line(error, found.origin)}: {explain(error, found.origin)}") from error
 
 
 def load_file(file: Path, field: str = "--import", *, as_path: Path | None = None) -> ModuleType:
@@ -72,7 +72,7 @@ def load_file(file: Path, field: str = "--import", *, as_path: Path | None = Non
     except Exception as error:
         del sys.modules[name]
         forget_module(name)
-        raise ConfigError(f"{field}: {file}{_line(error, spec.origin)}: {in_words(error, spec.origin)}") from error
+        raise ConfigError(f"{field}: {file}{_line(error, spec.origin)}: {explain(error, spec.origin)}") from error
     _loaded[path] = digest, module
     return module
 
@@ -131,8 +131,8 @@ def origins(settings: Any) -> list[str]:
     return sorted(origin for origin in found if origin is not None)
 
 
-def in_words(error: Exception, file: str | None) -> str:
-    """Return what is wrong in a user's file; for an unknown setting of ours, with the choices."""
+def explain(error: Exception, file: str | None) -> str:
+    """Return the message for an error in a user's file, with the choices for an unknown setting of this package."""
     if isinstance(error, ConfigError):
         return str(error)
     if isinstance(error, SyntaxError) and error.filename == file:  # its own text repeats the place

@@ -8,9 +8,9 @@ from latebloom.components import Component, define
 from latebloom.config import RunConfig
 from latebloom.delay.policy import Delay
 from latebloom.delay.triggers import at_step
-from latebloom.engine.settings import Phase, Training, Weighing
+from latebloom.engine.settings import LossAverage, Phase, Training
 from latebloom.models.settings import Model, hybrid, lstm, transformer
-from latebloom.studies.scales import ATTENTION, LOG_N, SIZES, at_rate, base_config, composite, disturbed, staged
+from latebloom.studies.scales import ATTENTION, LOG_N, SIZES, at_rate, base_config, composite, staged, with_state_noise
 from latebloom.tasks import Composite
 
 
@@ -40,8 +40,8 @@ def recipe(name: str) -> RunConfig:
     return Recipe.named(name).build()
 
 
-# The demo is small enough for two CPU cores and three minutes. It differs from the paper's form in two settings, which
-# so few steps need: keys look back one token, and the recall loss starts at the switch. Joint training has the same
+# The demo takes three minutes on two CPU cores. Two settings differ from the paper's form, because so few steps need
+# them: attention's keys look back one token, and the recall loss starts at the switch. Joint training has the same
 # model, data and number of steps.
 
 DEMO_STEPS, DEMO_SWITCH = 1_800, 900
@@ -69,37 +69,37 @@ def demo_dat() -> RunConfig:
 
 @define_recipe("demo-joint")
 def demo_joint() -> RunConfig:
-    """The demo's hybrid trained jointly, with the same number of steps."""
+    """The demo's hybrid with joint training and the same steps."""
     return _demo(None)
 
 
-# The arms of the study `paper` on the composite task, with the settings that their tuning chose (docs/results): width
-# 64, sums modulo 10, 64 values, and keys for sixteen times the training length. Minutes on a GPU, hours on a CPU. A
-# test checks that they are the runs in results/paper.parquet.
+# The arms of the study `paper` on the composite task, each with its tuned settings (docs/results): width 64, sums
+# modulo 10, 64 values, and keys for sixteen times the training length. Minutes on a GPU, hours on a CPU. A test checks
+# that they are the runs in results/paper.parquet.
 
 PAPER = SIZES["paper"]
 
 
-def _paper(model: Model, rate: float, weigh: Weighing = "answers") -> RunConfig:
+def _paper(model: Model, rate: float, weigh: LossAverage = "answers") -> RunConfig:
     run = at_rate(base_config(PAPER, composite(), model), rate)
     return replace(run, training=replace(run.training, weigh=weigh))
 
 
 @define_recipe("paper-dat")
 def paper_dat() -> RunConfig:
-    """The study's hybrid with delayed attention, tuned: bypass for half of 20,000 steps, recall loss after them."""
-    return staged(disturbed(_paper(hybrid(width=PAPER.width, **LOG_N), 1.2e-2), PAPER))
+    """The study's hybrid with delayed attention, tuned: attention and the recall loss start halfway."""
+    return staged(with_state_noise(_paper(hybrid(width=PAPER.width, **LOG_N), 1.2e-2), PAPER))
 
 
 @define_recipe("paper-joint")
 def paper_joint() -> RunConfig:
-    """The study's hybrid trained jointly, tuned."""
+    """The study's hybrid with joint training, tuned."""
     return _paper(hybrid(width=PAPER.width, **ATTENTION), 6e-3, "positions")
 
 
 @define_recipe("paper-joint-asked-late")
 def paper_joint_asked_late() -> RunConfig:
-    """The study's hybrid with attention from the start and recall loss in the second half of its steps, tuned."""
+    """The study's hybrid with attention from the start and the recall loss in the second half of its steps, tuned."""
     return staged(_paper(hybrid(width=PAPER.width, **ATTENTION), 6e-3, "positions"), hold="none")
 
 

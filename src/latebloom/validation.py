@@ -12,7 +12,7 @@ from latebloom.errors import ConfigError
 
 S = TypeVar("S")
 LONGEST_VALUE = 80
-"""Characters of a value that an error repeats."""
+"""The number of characters of a value that an error repeats."""
 SAMPLES = {int: "500", float: "0.5"}
 
 
@@ -31,7 +31,7 @@ def read_settings(kind: type[S], data: Any, path: str = "") -> S:
 
 @lru_cache(maxsize=4)
 def _adapter(kind: Any, known: tuple[type, ...]) -> Any:
-    """Return pydantic's reader of a kind, as long as no more components are known."""
+    """Return pydantic's adapter of a kind; `known` is part of the cache key."""
     from pydantic import ConfigDict, TypeAdapter
 
     for part in _kinds_below(kind):
@@ -40,9 +40,9 @@ def _adapter(kind: Any, known: tuple[type, ...]) -> Any:
 
 
 def _with_members(kind: Any, data: Any, path: str) -> Any:
-    """Return the data with every component that is given by its name alone as `{"name": ...}`.
+    """Return the data with `{"name": ...}` for every component that is given only by its name.
 
-    All names are looked up, so that plugins that are installed are loaded if one is not known yet.
+    All names are looked up, which loads the installed plugins if a name is unknown.
     """
     family = family_in(kind)
     if family is not None:
@@ -70,11 +70,11 @@ def _with_members(kind: Any, data: Any, path: str) -> Any:
 def _settings_in(kind: Any) -> Any:
     """Return the dataclass in a field's type: `Delay`, or `Delay | None`."""
     kinds = [kind, *get_args(kind)]
-    return next((one for one in kinds if isinstance(one, type) and is_dataclass(one)), None)
+    return next((item for item in kinds if isinstance(item, type) and is_dataclass(item)), None)
 
 
 def _kinds_below(kind: Any) -> Iterator[type]:
-    """Yield a kind of settings and all that its fields hold."""
+    """Yield a kind of settings and the kinds of its fields, recursively."""
     if is_family(kind):
         for member in kind.choices().values():
             yield from _kinds_below(member)
@@ -102,7 +102,9 @@ def _sentence(kind: type, data: Any, path: str, detail: Any) -> str:
             choices = [f.name for f in fields(owner)]
             near = get_close_matches(names[-1], choices, n=1)
             hint = (
-                f"did you mean {near[0]}? " if near else _whose(owner, names[-1]) or _elsewhere(kind, path, names[-1])
+                f"did you mean {near[0]}? "
+                if near
+                else _members_with(owner, names[-1]) or _sections_with(kind, path, names[-1])
             )
             return f"{field}: there is no such field (value {value}); {hint}choices: {', '.join(choices)}"
         case "missing" | "missing_argument":
@@ -115,14 +117,14 @@ def _sentence(kind: type, data: Any, path: str, detail: Any) -> str:
             return f"{field}: {value} is not possible{_how_to_choose(field, here_kind, here)}"
         case "dataclass_type" if field:
             inner = ", ".join(f.name for f in fields(here_kind))
-            return f"{field}: {value} is not possible; it is made of fields, set as {field}.FIELD=VALUE: {inner}"
+            return f"{field}: {value} is not possible; it is a section, set as {field}.FIELD=VALUE: {inner}"
         case "bool_parsing" | "bool_type":
             return f"{field}: {value} is not possible; it must be true or false"
         case _:
             return f"{field or 'config'}: {value} is not possible; {message[0].lower()}{message[1:]}"
 
 
-def _whose(member: type, name: str) -> str:
+def _members_with(member: type, name: str) -> str:
     """Return a hint with the other members of the family that have a field of this name."""
     members = family_of(member).choices() if any(map(is_family, member.__mro__)) else {}
     settings: dict[str, Any] = members
@@ -130,7 +132,7 @@ def _whose(member: type, name: str) -> str:
     return f"it belongs to {' and '.join(others)}; " if others else ""
 
 
-def _elsewhere(kind: type, path: str, name: str) -> str:
+def _sections_with(kind: type, path: str, name: str) -> str:
     """Return a hint with the fields of this name in other sections."""
     found = dict.fromkeys(".".join(filter(None, [path, *place])) for place in _paths(kind) if place[-1] == name)
     return f"did you mean {' or '.join(found)}? " if found else ""
@@ -152,15 +154,15 @@ def _paths(kind: Any) -> Iterator[list[str]]:
 
 
 def _how_to_choose(field: str, kind: Any, wanted: Any) -> str:
-    """Return how a member of a family is written with the settings it needs: the one that was given, or the first."""
+    """Return an example of how to set a member of a family: the given one, or the first."""
     if not is_family(kind):
         return ""
     choices = kind.choices()
     name = wanted if str(wanted) in choices else next(iter(choices))
     hints = get_type_hints(choices[name])
     needed = required_fields(choices[name])
-    words = [f"{field}.name={name}", *(f"{field}.{inner}={SAMPLES.get(hints[inner], '...')}" for inner in needed)]
-    return f"; write {'' if name == wanted else 'for example '}{' '.join(words)}; choices: {', '.join(choices)}"
+    changes = [f"{field}.name={name}", *(f"{field}.{inner}={SAMPLES.get(hints[inner], '...')}" for inner in needed)]
+    return f"; write {'' if name == wanted else 'for example '}{' '.join(changes)}; choices: {', '.join(choices)}"
 
 
 def _place(kind: Any, data: Any, location: tuple[Any, ...]) -> tuple[list[str], Any, Any, Any]:
@@ -178,7 +180,7 @@ def _place(kind: Any, data: Any, location: tuple[Any, ...]) -> tuple[list[str], 
             owner = kind
             annotation = get_type_hints(kind).get(part)
             inner = [a for a in get_args(annotation) if isinstance(a, type) and a is not type(None)]
-            kind = inner[0] if len(inner) == 1 else annotation  # what `Delay | None` holds is a Delay
+            kind = inner[0] if len(inner) == 1 else annotation  # Delay for `Delay | None`
         if isinstance(here, dict):
             here = here.get(part)
         elif isinstance(here, list) and isinstance(part, int) and part < len(here):

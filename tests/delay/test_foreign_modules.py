@@ -170,7 +170,7 @@ def test_an_example_shows_whether_a_flat_model_would_be_cut():
     with pytest.raises(ConfigError, match=r"attention .MultiheadAttention. has no residual path of its own in Flat"):
         DelayedAttention(bad, OPTIMIZERS["sgd"](bad.parameters()), until=at_step(2), example=example)
     unchecked = DelayedAttention(bad, OPTIMIZERS["sgd"](bad.parameters()), until=at_step(2))
-    assert "its place is not checked: give `example`" in repr(unchecked)
+    assert "its place is not checked; give `example`" in repr(unchecked)
 
 
 def test_what_is_no_trigger_is_refused():

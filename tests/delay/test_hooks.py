@@ -314,6 +314,6 @@ def test_printed_it_names_what_a_user_knows_and_where_it_stands(layout, place):
     assert shown[1:] == [
         f"  attention  blocks.0.{at}: SelfAttention{place}",
         f"  attention  blocks.1.{at}: SelfAttention{place}",
-        f"  not        blocks.0.{recurrence}: LSTM is a recurrence or convolution",
-        f"  not        blocks.1.{recurrence}: LSTM is a recurrence or convolution",
+        f"  not        blocks.0.{recurrence}: LSTMLayer is a recurrence or convolution",
+        f"  not        blocks.1.{recurrence}: LSTMLayer is a recurrence or convolution",
     ]

@@ -1,4 +1,4 @@
-"""When attention is let in."""
+"""Triggers: when attention is enabled."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_at_step_fires_at_its_step():
 
 def test_at_fraction_fires_at_its_share_of_the_steps():
     assert fires(at_fraction(0.25)) == (25, "0.25 of 100 steps were done")
-    with pytest.raises(ConfigError, match="takes the number of steps"):
+    with pytest.raises(ConfigError, match="needs the total number of steps"):
         at_fraction(0.5).latest_step(None)
 
 

@@ -52,7 +52,7 @@ def test_other_lengths_are_tested_without_training_again(constant, tmp_path):
 
 def test_a_schedule_that_depends_on_the_steps_cannot_be_extended(tiny, tmp_path):
     run(tiny, tmp_path)
-    with pytest.raises(CheckpointError, match="the learning rate schedule is another from step 17 on") as caught:
+    with pytest.raises(CheckpointError, match="the learning rate schedule differs from step 17 on") as caught:
         run(with_training(tiny, steps=48), tmp_path)
     assert "\n" not in str(caught.value)
     assert TrainedRun.load(tmp_path).config == tiny  # nothing was touched

@@ -219,7 +219,7 @@ def test_an_unfinished_run_says_how_to_go_on(tiny, tmp_path):
 
     with pytest.raises(InterruptedRun):
         run(tiny, tmp_path, observe=stop)
-    with pytest.raises(CheckpointError, match="is not finished; go on with `latebloom train --out"):
+    with pytest.raises(CheckpointError, match="is not finished; continue with: latebloom train --out"):
         TrainedRun.load(tmp_path)
     with pytest.raises(CheckpointError, match="is inside a run; give the run's folder"):
         TrainedRun.load(tmp_path / "checkpoints")

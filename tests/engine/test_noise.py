@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from latebloom.engine.noise import StateNoise, spread
+from latebloom.engine.noise import StateNoise, uniform_noise
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import ConfigError
 from latebloom.layers.lstm import LSTMLayer
@@ -29,7 +29,7 @@ def trained(config, deviation, steps=3):
 
 
 def test_the_numbers_have_mean_0_and_deviation_1():
-    found = spread(5, torch.arange(500), 0, 64)
+    found = uniform_noise(5, torch.arange(500), 0, 64)
     assert found.mean().abs() < 0.02
     assert found.std() == pytest.approx(1.0, abs=0.02)
     assert found.abs().max() <= 3**0.5
@@ -41,7 +41,7 @@ def test_every_recurrence_sequence_token_seed_and_batch_has_its_own():
     recurrences = recurrences_of(model)
 
     def drawn(seed, index):
-        with noise.given(0.5, seed, torch.tensor(index), (4, 7)):
+        with noise.applied(0.5, seed, torch.tensor(index), (4, 7)):
             return torch.stack([part.noise for part in recurrences if part.noise is not None])
 
     one = drawn(1, 7)
@@ -94,10 +94,10 @@ def test_what_was_given_is_taken_back_also_where_drawing_it_fails(monkeypatch):
         drawn.append(words)
         if len(drawn) == 2:
             raise RuntimeError("no memory is left")
-        return spread(*words)
+        return uniform_noise(*words)
 
-    monkeypatch.setattr("latebloom.engine.noise.spread", fails_at_the_second)
-    with pytest.raises(RuntimeError), StateNoise(model).given(0.5, 1, torch.tensor(0), (4, 7)):
+    monkeypatch.setattr("latebloom.engine.noise.uniform_noise", fails_at_the_second)
+    with pytest.raises(RuntimeError), StateNoise(model).applied(0.5, 1, torch.tensor(0), (4, 7)):
         pass
     assert all(part.noise is None for part in recurrences_of(model))
 

@@ -108,7 +108,7 @@ def test_batches_of_different_sizes_are_stacked_where_all_switch_at_once(tiny):
 
 
 def test_runs_of_other_shapes_are_refused(small):
-    with pytest.raises(ConfigError, match="averaging of the loss, state noise and delay, so they cannot be stacked"):
+    with pytest.raises(ConfigError, match=r"cannot be stacked: .* averaging of the loss, state noise and delay"):
         Trainer([small, replace(small, model=replace(small.model, width=16))], CPU)
 
 
@@ -145,7 +145,7 @@ def test_a_run_that_goes_non_finite_is_dropped_and_the_others_go_on(small, tmp_p
     }
     outcome = run_stacked(configs, tmp_path, CPU)
     assert list(outcome.trained) == ["good", "also good"]
-    assert "no longer numbers at step" in str(outcome.failed["bad"])
+    assert "not finite at step" in str(outcome.failed["bad"])
     assert "learning rate peak 1e+30" in str(outcome.failed["bad"])
     assert not (tmp_path / "bad" / "result.json").exists()
     alone = run(configs["also good"], device="cpu")

@@ -131,11 +131,11 @@ def test_json_comes_back_the_same():
 def test_bad_lengths_are_refused():
     with pytest.raises(ConfigError, match="lengths: the list is empty"):
         evaluate(Solver(), TASK, [], training_length=25)
-    with pytest.raises(ConfigError, match=r"lengths: 100 takes task.keys of 50 or more; this task has 40"):
+    with pytest.raises(ConfigError, match=r"lengths: 100 needs task.keys of 50 or more; this task has 40"):
         evaluate(Solver(), TASK, [25, 100], training_length=25)
     with pytest.raises(ConfigError, match="sequences: 0"):
         evaluate(Solver(), TASK, [25], training_length=25, sequences=0)
-    with pytest.raises(ConfigError, match=r"lengths: 41 takes task.keys of 41"):
+    with pytest.raises(ConfigError, match=r"lengths: 41 needs task.keys of 41"):
         evaluate(Solver(), Recall(keys=40), [41], training_length=25)
 
 

@@ -181,13 +181,13 @@ def test_when_beyond_takes_a_measure_of_ones_own_and_remembers_its_checks_over_a
 
 def test_at_fraction_takes_the_number_of_steps():
     assert Loop(until=at_fraction(0.5), steps=4).train(3).delay.switch_step == 2
-    with pytest.raises(ConfigError, match=r"at_fraction 0\.5 takes the number of steps in all; give `steps`"):
+    with pytest.raises(ConfigError, match=r"at_fraction 0\.5 needs the total number of steps; give `steps`"):
         Loop(until=at_fraction(0.5))
 
 
 def test_at_tokens_without_anyone_who_counts_is_refused():
     loop = Loop(until=at_tokens(10, latest=3))
-    with pytest.raises(ConfigError, match=r"at_tokens was told of no tokens; call delay\.saw\(tokens\)"):
+    with pytest.raises(ConfigError, match=r"at_tokens has no tokens; call delay\.count_tokens\(tokens\)"):
         loop.train(1)
 
 

@@ -290,7 +290,7 @@ def test_training_that_ends_before_the_switch_warns_and_leaves_attention_out(tmp
             trainer.should_stop = True
 
     callback = DelayedAttention(until=at_step(3))
-    with pytest.warns(UserWarning, match="training ended before attention was let in"):
+    with pytest.warns(UserWarning, match="training ended before attention was enabled"):
         trainer_for(tmp_path, callback, Stop()).fit(Hybrid(), data())
     assert callback.delay is not None
     assert callback.delay.gate == 0.0
@@ -298,7 +298,7 @@ def test_training_that_ends_before_the_switch_warns_and_leaves_attention_out(tmp
 
 def test_at_tokens_without_anyone_who_counts_is_refused(tmp_path):
     trainer = trainer_for(tmp_path, DelayedAttention(until=at_tokens(10, latest=3)))
-    with pytest.raises(ConfigError, match=r"at_tokens was told of no tokens; call delay\.saw\(tokens\)"):
+    with pytest.raises(ConfigError, match=r"at_tokens has no tokens; call delay\.count_tokens\(tokens\)"):
         trainer.fit(Hybrid(), data())
 
 

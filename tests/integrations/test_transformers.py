@@ -250,7 +250,7 @@ def test_training_that_ends_before_the_switch_warns_and_leaves_attention_out(tmp
 
     callback = DelayedAttentionCallback(until=at_step(3))
     trainer = trainer_for(tmp_path, callback, Stop())
-    with pytest.warns(UserWarning, match="training ended before attention was let in"):
+    with pytest.warns(UserWarning, match="training ended before attention was enabled"):
         trainer.train()
     assert callback.delay is not None
     assert callback.delay.gate == 0.0
@@ -270,7 +270,7 @@ def test_a_best_model_of_before_the_switch_is_left_without_its_untrained_attenti
         greater_is_better=True,
     )
     trainer.compute_metrics = lambda prediction: {"score": -trainer.state.global_step}
-    with pytest.warns(UserWarning, match="the best model is of step 1, before attention was let in at step 2"):
+    with pytest.warns(UserWarning, match="the best model is of step 1, before attention was enabled at step 2"):
         trainer.train()
     assert callback.delay is not None
     assert callback.delay.gate == 0.0
@@ -312,10 +312,10 @@ def test_an_optimizer_without_attention_is_refused_by_the_names_of_what_it_lacks
 
 
 def test_when_beyond_without_a_measure_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="when_beyond takes a `measure`"):
+    with pytest.raises(ConfigError, match="when_beyond needs `measure`"):
         trainer_for(tmp_path, DelayedAttentionCallback(until=when_beyond(latest=3))).train()
 
 
 def test_restoring_callbacks_by_the_trainer_is_refused_as_it_would_lose_the_settings(tmp_path):
-    with pytest.raises(ConfigError, match="the delay restores itself"):
+    with pytest.raises(ConfigError, match="the delay is restored without it"):
         trainer_for(tmp_path, DelayedAttentionCallback(until=at_step(2)), restore_callback_states_from_checkpoint=True)

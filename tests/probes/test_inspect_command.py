@@ -147,7 +147,7 @@ def test_a_run_without_checkpoints_has_random_weights(unfinished):
 
 def test_a_checkpoint_outside_its_run_is_refused(unfinished, tmp_path):
     shutil.move(unfinished / "checkpoints" / "step-00000020", tmp_path / "mine")
-    with pytest.raises(ConfigError, match=r"mine is a checkpoint outside its run, whose config\.json says"):
+    with pytest.raises(ConfigError, match=r"mine is a checkpoint outside the folder of its run, so its config\.json"):
         load_model(tmp_path / "mine")
 
 
@@ -160,7 +160,7 @@ def test_a_large_model_is_looked_at_without_its_weights(checkpoint, monkeypatch)
     monkeypatch.setattr(loading, "LARGEST", 1000)
     model, weights = load_model(checkpoint)
     assert all(parameter.is_meta for parameter in model.parameters())
-    assert "with 40,608 parameters the model is looked at without them" in weights
+    assert "with 40,608 parameters the model is inspected without them" in weights
 
 
 def test_without_transformers_it_says_so(checkpoint, monkeypatch):

@@ -19,7 +19,7 @@ from latebloom.cli import main
 from latebloom.errors import CheckpointError, InterruptedRun, LatebloomError
 from latebloom.results.file import read_results
 from latebloom.results.settings import changes
-from latebloom.studies.execute import _in_few_words, execute
+from latebloom.studies.execute import _short_settings, execute
 from latebloom.studies.find import find_study, plan_of
 from latebloom.studies.local import train_all
 from latebloom.studies.plan import Arm, Plan
@@ -61,9 +61,11 @@ def test_every_arm_is_trained_with_every_seed_and_its_best_choice(plan, tmp_path
 
 def test_settings_of_both_phases_are_told_apart_where_they_differ():
     both = {"training.delayed.learning_rate": 0.01, "training.full.learning_rate": 0.01, "training.weigh": "answers"}
-    assert _in_few_words(both) == "learning_rate=0.01 weigh=answers"
+    assert _short_settings(both) == "learning_rate=0.01 weigh=answers"
     apart = both | {"training.full.learning_rate": 0.003}
-    assert _in_few_words(apart) == "training.delayed.learning_rate=0.01 training.full.learning_rate=0.003 weigh=answers"
+    assert (
+        _short_settings(apart) == "training.delayed.learning_rate=0.01 training.full.learning_rate=0.003 weigh=answers"
+    )
 
 
 def test_the_best_choices_go_on_to_a_second_round_and_one_of_them_is_chosen(plan, tmp_path):
@@ -228,12 +230,12 @@ def test_two_studies_do_not_share_a_folder(plan, tmp_path):
     clipped = replace(joint.config, training=replace(joint.config.training, clip=2.0))
     for name, other, said in (
         ("yours", plan, "holds the study mine; choose another folder"),
-        ("mine", replace(plan, tuning_seeds=(8,)), "another scale: its tuning_seeds are others;"),
-        ("mine", replace(plan, arms=[tuned, joint]), "the order of its arms is another;"),
+        ("mine", replace(plan, tuning_seeds=(8,)), "another scale: its tuning_seeds differ;"),
+        ("mine", replace(plan, arms=[tuned, joint]), "the order of its arms;"),
         (
             "mine",
             replace(plan, arms=[tuned]),
-            "holds this study otherwise, perhaps at another scale: there is an arm joint;",
+            "holds this study with differences, perhaps at another scale: there is an arm joint;",
         ),
         ("mine", replace(plan, arms=[*plan.arms, replace(joint, name="new")]), "scale: there is no arm new;"),
         ("mine", replace(plan, arms=[replace(joint, config=clipped), tuned]), "arm joint has training.clip=1.0;"),
@@ -245,7 +247,7 @@ def test_two_studies_do_not_share_a_folder(plan, tmp_path):
     ):
         with pytest.raises(CheckpointError, match=said):
             execute(name, other, tmp_path, in_turn)
-    with pytest.raises(CheckpointError, match=r"has runs of joint with seeds that this study lacks \(1\)"):
+    with pytest.raises(CheckpointError, match=r"has runs of joint with seeds that this study does not have \(1\)"):
         execute("mine", replace(plan, seeds=(0,)), tmp_path, in_turn)
     for damage in ("{}", '{"arms": [3], "seeds": 4}', "[]"):
         (tmp_path / "study.json").write_text(damage)

@@ -68,7 +68,7 @@ def test_stopping_the_parent_stops_the_workers_and_keeps_what_they_reached(tiny,
     output, _ = process.communicate(timeout=60)
     if number != signal.SIGKILL:
         assert process.returncode == 7
-        assert "what was reached is saved in" in output
+        assert "the progress is saved in" in output
     deadline = time.monotonic() + 30
     while living(started) and time.monotonic() < deadline:
         time.sleep(0.2)

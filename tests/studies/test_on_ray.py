@@ -84,7 +84,7 @@ def test_a_run_that_fails_is_reported_with_its_log_and_the_others_finish(cluster
     assert set(failures) == {"broken", "hot"}
     assert failures["broken"] == f"IsADirectoryError, see {tmp_path / 'broken' / 'error.log'}"
     assert "IsADirectoryError" in (tmp_path / "broken" / "error.log").read_text()
-    assert "no longer numbers" in failures["hot"]
+    assert "not finite" in failures["hot"]
     assert {("broken", "failed"), ("hot", "failed"), ("good", "done")} <= set(seen)
     assert (tmp_path / "good" / "result.json").exists()
 
@@ -129,7 +129,7 @@ def test_ctrl_c_stops_the_runs_which_save_and_go_on(cluster, tiny, tmp_path, sha
         if min(reached.get("a", 0), reached.get("b", 0)) > 0:
             os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(InterruptedRun, match=f"stopped; what was reached is saved in {tmp_path}"):
+    with pytest.raises(InterruptedRun, match=f"stopped; the progress is saved in {tmp_path}"):
         train_on_ray(configs, tmp_path, observe=interrupt)
     unfinished = [name for name in "ab" if not (tmp_path / name / "result.json").exists()]
     assert unfinished  # 400 steps leave time to ask
@@ -298,7 +298,7 @@ def test_a_cluster_of_our_own_listens_on_loopback_alone(cluster):
 
 
 @pytest.mark.parametrize(
-    ("address", "reason"), [("127.0.0.1:1", "nobody answered within 5 seconds"), ("here", "Invalid address format")]
+    ("address", "reason"), [("127.0.0.1:1", "no answer within 5 seconds"), ("here", "Invalid address format")]
 )
 def test_an_address_where_no_cluster_is_is_one_sentence(address, reason, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(connecting, "SECONDS_TO_CONNECT", 5.0 if "nobody" in reason else 120.0)
@@ -307,11 +307,11 @@ def test_an_address_where_no_cluster_is_is_one_sentence(address, reason, tmp_pat
     assert stop.value.code == 2
     said = capfd.readouterr().err.splitlines()
     assert len(said) == 1
-    assert said[0].startswith(f"latebloom: address: there is no Ray cluster to use at '{address}': {reason}")
+    assert said[0].startswith(f"latebloom: address: there is no Ray cluster at '{address}': {reason}")
 
 
 def test_a_device_that_the_cluster_does_not_have_is_an_error(cluster, tiny, tmp_path):
-    with pytest.raises(ConfigError, match="'cuda' is not available: the Ray cluster has none"):
+    with pytest.raises(ConfigError, match="'cuda' is not available in the Ray cluster"):
         train_on_ray({"a": tiny}, tmp_path, device="cuda")
     with pytest.raises(ConfigError, match="'cuda:1' cannot be chosen on Ray; choices: cpu, cuda"):
         train_on_ray({"a": tiny}, tmp_path, device="cuda:1")

@@ -79,18 +79,18 @@ def test_a_file_of_ones_own_is_run_like_a_named_study(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x = 1", "defines none"),
+        ("x = 1", "defines no study"),
         ("x = 1\ny = 1 / 0", "line 2: ZeroDivisionError"),
         ("def broken(:", "line 1: SyntaxError: invalid syntax"),
         (FILE.replace("Plan([", "list(["), "study mine: TypeError"),
         (FILE.replace("Plan([", "list(["), "(study_file.py, line "),
         (FILE.replace("return Plan(", "return ("), "SyntaxError"),
         (FILE.replace('Arm("dat"', 'Arm("joint"'), "two arms of a study are called joint in composite"),
-        (FILE.replace("seeds=range(3)", "seeds=[1, 1]"), "a seed is there twice"),
+        (FILE.replace("seeds=range(3)", "seeds=[1, 1]"), "a seed occurs twice"),
         (FILE.replace('-dat")', "-dat\"), against='jont'"), "arm dat: against: 'jont' is not known"),
         (
             FILE.replace('-dat")', "-dat\"), against=('joint', 'dat')"),
-            "arm dat: against: it cannot be held against itself",
+            "arm dat: against: an arm cannot be compared with itself",
         ),
         (FILE.replace('-dat")', "-dat\"), against='joint', seeds=(7, 8)"), "it shares no seed with joint"),
         (FILE.replace('-dat")', '-dat"), against=None'), "arm dat: against: None is neither the name of an arm nor"),
@@ -109,10 +109,10 @@ def test_a_file_of_ones_own_is_run_like_a_named_study(tmp_path):
             FILE.replace('recipe("demo-dat")', "replace(recipe('demo-dat'), trainng=1)"),
             "study mine: RunConfig: 'trainng' is not known; did you mean 'training'? choices: task, ",
         ),
-        (FILE.replace("seeds=range(3)", "seeds=3"), "seeds: 3 is not possible; it must be a row of whole numbers,"),
+        (FILE.replace("seeds=range(3)", "seeds=3"), "seeds: 3 is not possible; it must be a list of whole numbers,"),
         (
             FILE.replace("seeds=range(3)", "seeds='012'"),
-            "seeds: '012' is not possible; it must be a row of whole numbers,",
+            "seeds: '012' is not possible; it must be a list of whole numbers,",
         ),
         (FILE.replace('-dat")', '-dat"), seeds=5'), "arm dat: seeds: 5 is not possible"),
         (f"def helper():\n    return 1 / 0\n\n{FILE.replace('return', 'helper(); return')}", "(study_file.py, line 2)"),
@@ -164,15 +164,15 @@ def test_unknown_names_are_answered_with_the_choices(tmp_path):
 
 def test_choices_are_made_on_seeds_that_are_not_reported(tiny):
     arm = Arm("dat", tiny, (tiny, replace(tiny, delay=None)))
-    with pytest.raises(ConfigError, match="choices take tuning_seeds"):
+    with pytest.raises(ConfigError, match="choices need tuning_seeds"):
         Plan([arm], range(3))
-    with pytest.raises(ConfigError, match="on seeds that the study does not report"):
+    with pytest.raises(ConfigError, match="use seeds that the study does not report"):
         Plan([arm], range(3), tuning_seeds=[2, 3])
-    with pytest.raises(ConfigError, match="second_round: a choice is made on seeds that the study does not report"):
+    with pytest.raises(ConfigError, match="second_round: tuning must use seeds that the study does not report"):
         Plan([arm], range(3), tuning_seeds=[9], second_round=[2])
-    with pytest.raises(ConfigError, match="second_round: its seeds are other ones than tuning_seeds"):
+    with pytest.raises(ConfigError, match="second_round: its seeds must differ from tuning_seeds"):
         Plan([arm], range(3), tuning_seeds=[9], second_round=[9, 10])
-    with pytest.raises(ConfigError, match="second_round: it takes a first one"):
+    with pytest.raises(ConfigError, match="second_round: it needs a first round"):
         Plan([replace(arm, choices=())], range(3), second_round=[10])
     with pytest.raises(ConfigError, match="finalists"):
         Plan([arm], range(3), tuning_seeds=[9], second_round=[10], finalists=0)
@@ -194,7 +194,7 @@ def test_the_pairs_that_are_compared_are_those_named_in_a_group_or_all_of_it(tin
 
 
 def test_an_arm_that_is_alone_cannot_be_held_against_itself_either(tiny):
-    with pytest.raises(ConfigError, match="arm dat: against: it cannot be held against itself"):
+    with pytest.raises(ConfigError, match="arm dat: against: an arm cannot be compared with itself"):
         Plan([Arm("dat", tiny, against="dat")], seeds=[0])
 
 
@@ -203,8 +203,8 @@ def test_an_arm_can_have_seeds_of_its_own(tiny):
     plan = Plan([few, others], range(5))
     assert [list(plan.seeds_of(arm)) for arm in plan.arms] == [[0, 1], [0, 1, 2, 3, 4]]
     assert plan.run_count == 7
-    with pytest.raises(ConfigError, match="arm few: seeds: a seed is there twice"):
+    with pytest.raises(ConfigError, match="arm few: seeds: a seed occurs twice"):
         Plan([Arm("few", tiny, seeds=(1, 1)), others], range(5))
     chosen = Arm("few", tiny, (tiny,), seeds=(9,))
-    with pytest.raises(ConfigError, match="on seeds that the study does not report"):
+    with pytest.raises(ConfigError, match="use seeds that the study does not report"):
         Plan([chosen], range(5), tuning_seeds=(9,))

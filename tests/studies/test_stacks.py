@@ -122,7 +122,7 @@ def test_a_member_of_an_interrupted_stack_does_not_begin_anew_by_itself(tiny, tm
         main(["train", "--out", str(member), "--device", "cpu"])
     said = capsys.readouterr().err.strip()
     assert f"{member} was trained in a stack of 2 runs" in said
-    assert "continues with them: latebloom train --seeds 2 --out 'some where'; to train it alone" in said
+    assert "continue with: latebloom train --seeds 2 --out 'some where'; to train it alone" in said
     (stack,) = tmp_path.glob("stack-*")
     assert said.endswith(f"remove {stack}")
     run_stacked(configs, tmp_path, CPU)

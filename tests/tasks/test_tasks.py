@@ -137,7 +137,7 @@ def test_scored_keeps_the_final_answers_and_without_leaves_some_out():
 
 
 def test_a_length_that_needs_more_keys_than_there_are_is_an_error():
-    with pytest.raises(ConfigError, match=r"length: 42 takes task.keys of 21 or more; this task has 20.*length of 41"):
+    with pytest.raises(ConfigError, match=r"length: 42 needs task.keys of 21 or more; this task has 20.*length of 41"):
         Composite(keys=20).batch(0, "test", 0, length=42, size=1)
     assert Composite(keys=20).batch(0, "test", 0, length=41, size=1).tokens.shape[1] == 21 + 40 + 3
     with pytest.raises(ConfigError, match="21 or more"):

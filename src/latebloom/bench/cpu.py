@@ -15,7 +15,7 @@ from latebloom.bench.measure import TURNS, Advance, Tell, product_peak, timed
 from latebloom.bench.peers import installed_peers, latebloom_lstm, layer_inputs
 from latebloom.bench.settings import LENGTH, bench_config
 from latebloom.bench.work import step_operations
-from latebloom.engine.surroundings import memory_kept
+from latebloom.engine.process_state import keep_freed_memory
 
 CPU = torch.device("cpu")
 
@@ -82,7 +82,7 @@ _advance: Advance
 
 def _build(settings: dict[str, Any]) -> None:
     global _advance
-    _process.enter_context(memory_kept())  # as in a run
+    _process.enter_context(keep_freed_memory())  # as in a run
     torch.set_num_threads(settings["threads"])
     config = bench_config(width=settings.get("width", 64))
     if "layer" in settings:

@@ -3,7 +3,7 @@
 It is the program that a JAX user would write for the same study. It takes our parameters by name, and a test compares
 logits, loss and training with ours. Import it where JAX is installed.
 
-Shapes: S runs, B sequences, T tokens, D width, A asked positions, V vocabulary.
+Shapes: S runs, B sequences, T tokens, D width, A supervised positions, V vocabulary.
 """
 
 import os
@@ -35,7 +35,7 @@ class Batch(NamedTuple):
     tokens: Any
     """(B, T)"""
     positions: Any
-    """(B, A) where an answer is asked."""
+    """(B, A) the positions at which an answer is predicted."""
     targets: Any
     """(B, A); the last column is recall, the others are sums."""
 

@@ -15,5 +15,5 @@ def step_operations(config: RunConfig, length: int) -> float:
     if model.attention.look_back:
         weights["a"] += width**2
     each_token = model.blocks * sum(weights[letter] for letter in model.layout)
-    asked = task.batch(0, "train", 0, length=length, size=1).targets.shape[1]
-    return 3 * 2 * batch * (tokens * each_token + asked * width * task.vocabulary_size)
+    supervised = task.batch(0, "train", 0, length=length, size=1).targets.shape[1]
+    return 3 * 2 * batch * (tokens * each_token + supervised * width * task.vocabulary_size)

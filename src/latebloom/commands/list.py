@@ -35,7 +35,7 @@ def run(options: Namespace) -> None:
                 yield 0, kind, ""
                 for entry in entries:
                     origin = "" if entry.origin is None else f" (from {entry.origin})"
-                    in_loop = "" if entry.configurable else " (for a training loop of your own)"
+                    in_loop = "" if entry.configurable else " (for your own training loop)"
                     yield 1, entry.name, f"{entry.summary}{in_loop}{origin}"
                     if not options.brief:
                         yield from ((2, setting.assignment, setting.summary) for setting in entry.settings)

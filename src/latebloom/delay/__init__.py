@@ -1,4 +1,4 @@
-"""Delayed attention training, for any model that torch can train."""
+"""Delayed attention training for any PyTorch model."""
 
 from latebloom.delay.find import find_attention
 from latebloom.delay.hooks import DelayedAttention

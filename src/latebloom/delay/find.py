@@ -1,12 +1,12 @@
-"""Where softmax attention stands in a model, and why each candidate was matched or not.
+"""Search for the softmax attention of a model, with a reason for each mixer that is not matched.
 
-Matched are
-- parts that say so themselves: a `role` of "attention" and a `gate`, as in this package's models;
+The search matches
+- modules with a `role` of "attention" and a `gate`, as in this package's models;
 - `torch.nn.MultiheadAttention`;
 - Transformers' attention: a class called ...Attention that is causal softmax (`is_causal` is True), checked against
   the configuration's `layer_types`.
 
-Linear attention, delta-rule, state-space and convolution mixers are recurrences here, and are not matched.
+Linear attention, delta-rule, state-space and convolution mixers count as recurrences and are not matched.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,16 +22,16 @@ Where = Callable[[str, nn.Module], bool] | Sequence[str]
 
 @dataclass(frozen=True)
 class Found:
-    """What the search saw in a model."""
+    """The result of the search."""
 
     matched: dict[str, nn.Module]
-    """Attention, by its path in the model."""
+    """Attention modules, by their path in the model."""
     passed_over: dict[str, str] = field(default_factory=dict)
-    """Mixers that were not matched, and why."""
+    """Mixers that were not matched, with the reason."""
 
 
 def find_attention(model: nn.Module, where: Where | None = None) -> Found:
-    """The attention of a model; an error if there is none, or nothing else."""
+    """Return the attention of a model; raise if it has none, or no other mixer."""
     if where is not None:
         return _chosen(model, where)
     found = survey(model)
@@ -40,38 +40,38 @@ def find_attention(model: nn.Module, where: Where | None = None) -> Found:
 
 
 def survey(model: nn.Module) -> Found:
-    """What the search sees in any model, also in one that has no attention, or nothing else."""
+    """Return the result of the search for any model, without the checks of `find_attention`."""
     matched: dict[str, nn.Module] = {}
     passed_over: dict[str, str] = {}
     layer_types = _layer_types(model)
-    own_recurrences = [name for name, module in model.named_modules() if getattr(module, "role", None) == "recurrence"]
+    recurrences = [name for name, module in model.named_modules() if getattr(module, "role", None) == "recurrence"]
     for name, module in model.named_modules():
         if any(name.startswith(f"{outer}.") for outer in matched):
-            continue  # part of an attention that is matched already
-        verdict = _judge(name, module, layer_types)
-        if verdict is None:
+            continue  # part of a matched attention module
+        reason = _classify(name, module, layer_types)
+        if reason is None:
             continue
-        if verdict == "":
+        if reason == "":
             matched[name] = module
-        elif not any(name.startswith(f"{part}.") for part in own_recurrences):
-            passed_over[name] = verdict
+        elif not any(name.startswith(f"{part}.") for part in recurrences):
+            passed_over[name] = reason
     return Found(matched, passed_over)
 
 
-def is_own(module: nn.Module) -> bool:
-    """A part that can be held back by a gate of its own."""
+def has_gate(module: nn.Module) -> bool:
+    """Return whether a module is attention with its own gate."""
     return getattr(module, "role", None) == "attention" and hasattr(module, "gate")
 
 
 def class_name(module: nn.Module) -> str:
-    """The class that a user knows a part by: in a part with a role, that of its body behind the norm."""
+    """Return the name of the class that a user knows: for a part with a role, that of its body."""
     body = getattr(module, "body", None)
     return type(body if hasattr(module, "role") and isinstance(body, nn.Module) else module).__name__
 
 
-def _judge(name: str, module: nn.Module, layer_types: list[str] | None) -> str | None:
-    """ "" for attention, a reason for a mixer that is none, None for anything else."""
-    if is_own(module):
+def _classify(name: str, module: nn.Module, layer_types: list[str] | None) -> str | None:
+    """Return an empty string for attention, the reason for another mixer, None for any other module."""
+    if has_gate(module):
         return ""
     if isinstance(module, nn.MultiheadAttention):
         return ""
@@ -81,9 +81,9 @@ def _judge(name: str, module: nn.Module, layer_types: list[str] | None) -> str |
             return f"{kind} is not causal softmax attention (is_causal is {getattr(module, 'is_causal', 'absent')})"
         layer = _layer_type(name, layer_types)
         if layer is not None and "attention" not in layer and layer != "hybrid":
-            return f"{kind} stands in a layer that the configuration calls {layer}"
+            return f"{kind} is in a layer of type {layer}"
         if layer == "linear_attention":
-            return f"{kind} stands in a layer that the configuration calls {layer}"
+            return f"{kind} is in a layer of type {layer}"
         return ""
     if kind.endswith(_MIXERS) or getattr(module, "role", None) == "recurrence" or isinstance(module, nn.RNNBase):
         return f"{kind} is a recurrence or convolution"
@@ -94,7 +94,7 @@ _MIXERS = ("Mixer", "MambaLayer", "DeltaNet", "ShortConv", "RecurrentBlock", "Rg
 
 
 def _layer_types(model: nn.Module) -> list[str] | None:
-    for module in model.modules():  # the model may stand in a wrapper
+    for module in model.modules():  # the model may be inside a wrapper
         types = getattr(getattr(module, "config", None), "layer_types", None)
         if isinstance(types, list | tuple):
             return list(types)
@@ -102,7 +102,7 @@ def _layer_types(model: nn.Module) -> list[str] | None:
 
 
 def _layer_type(name: str, layer_types: list[str] | None) -> str | None:
-    """The configuration's word for the layer that a module stands in: the first number in its path counts layers."""
+    """Return the `layer_types` entry of the layer of a module; the first number in its path is the layer."""
     numbers = [int(part) for part in name.split(".") if part.isdecimal()]
     if layer_types is None or not numbers or numbers[0] >= len(layer_types):
         return None
@@ -132,5 +132,5 @@ def _check(model: nn.Module, matched: dict[str, nn.Module], passed_over: dict[st
         names = ", ".join(list(matched)[:4])
         raise ConfigError(
             f"delay: everything that mixes tokens in {kind} is attention ({names}, ...), so nothing would be left to "
-            "learn from while it is held back; name what to hold back with `where` if that is meant"
+            "learn while it is held back; if this is intended, name the modules to hold back with `where`"
         )

@@ -1,7 +1,7 @@
-"""Gates: the places where attention is let in, scaled, or left out.
+"""Gates: they enable attention, scale its output, or leave it out.
 
-A gate has one value for the time between two optimizer steps: 1.0 (open: nothing is touched), 0.0 (left out, and not
-computed where the module allows it), or a tensor that scales.
+A gate has one value between two optimizer steps: 1.0 (nothing changes), 0.0 (attention is left out, and not computed if
+the module allows it), or a tensor that scales the output.
 """
 
 from abc import ABC, abstractmethod
@@ -19,51 +19,51 @@ CACHES = ("past_key_values", "past_key_value", "layer_past", "cache_params", "ca
 
 
 class Gate(ABC):
-    """One place where attention enters the stream."""
+    """The gate of one attention module."""
 
     def __init__(self, name: str, module: nn.Module) -> None:
         self.name, self.module = name, module
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """What is held back here, by its path in the model."""
+        """Return the parameters that are held back, by their path in the model."""
         return {f"{self.name}.{name}": parameter for name, parameter in self.module.named_parameters()}
 
     @abstractmethod
-    def set(self, value: Value) -> None: ...
+    def set(self, value: Value) -> None:
+        """Set the value of the gate."""
 
     def __repr__(self) -> str:
         return f"{self.name}: {class_name(self.module)}"
 
     def remove(self) -> None:
-        """Leave the module as it was found."""
+        """Restore the module."""
         self.set(1.0)
 
 
-class OwnGate(Gate):
-    """A part that has a `gate` of its own, as this package's models do: at 0.0 it returns its input untouched.
+class BuiltInGate(Gate):
+    """The gate of a module with a `gate` attribute, as in this package's models: at 0.0 the module returns its input.
 
-    Between processes it is closed by a zero that scales instead: see `_between_processes`.
+    In distributed training the output is scaled by a zero tensor instead: see `_is_distributed`.
     """
 
     def __init__(self, name: str, module: nn.Module, owner: nn.Module) -> None:
         super().__init__(name, module)
-        self._place = _neighbours(module, list(owner.children()))
+        self._place = _describe_neighbours(module, list(owner.children()))
 
     def __repr__(self) -> str:
         return super().__repr__() + self._place
 
     def set(self, value: Value) -> None:
-        if isinstance(value, float) and value == 0.0 and _between_processes():
+        if isinstance(value, float) and value == 0.0 and _is_distributed():
             value = torch.zeros((), device=next(self.module.parameters()).device)
-        self.module.gate = value  # type: ignore[assignment] (a module declares no type for it)
+        self.module.gate = value  # type: ignore[assignment] (nn.Module declares no type for it)
 
 
 class OutputGate(Gate):
-    """Any attention module whose output is added to the stream: its `forward` is replaced while the gate stands.
+    """The gate of any attention module whose output is added to the residual stream; it replaces `forward`.
 
-    While it is left out, zeros of the right form are returned and nothing is computed. Two cases still compute: the
-    first call, which shows the form of the output (a tensor, or a tuple with the tensor first), and a call with a
-    cache, which must be filled whatever becomes of the output.
+    While attention is left out, `forward` returns zeros and computes nothing. There are two exceptions: the first call,
+    which shows the form of the output (a tensor, or a tuple with the tensor first), and a call with a cache to fill.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class OutputGate(Gate):
     ) -> None:
         super().__init__(name, module)
         self._checked = checked
-        self._restore_fast_path = _leave_fast_path(owner)
+        self._restore_fast_path = _disable_fast_path(owner)
         self.value: Value = 1.0
         self._form: tuple[int | None, int] | None = None  # (length of the tuple or None, features)
-        # Where a norm stands between attention and the stream, scaling before it would be undone by it.
+        # A norm between attention and the stream would undo a scale before it.
         self.after = None if after is None else NormGate(*after)
         self._original: Callable[..., Any] = module.forward
         self._restore_forward = replace_forward(module, self._forward)
@@ -89,7 +89,7 @@ class OutputGate(Gate):
 
     def __repr__(self) -> str:
         place = "" if self.after is None else f", gated behind {self.after.name}"
-        return super().__repr__() + place + ("" if self._checked else " (its place is not checked: give `example`)")
+        return super().__repr__() + place + ("" if self._checked else " (its place is not checked; give `example`)")
 
     def set(self, value: Value) -> None:
         self.value = value
@@ -113,7 +113,7 @@ class OutputGate(Gate):
                 output = self._original(*positional, **named)
             first = output[0] if isinstance(output, tuple) else output
             self._form = (len(output) if isinstance(output, tuple) else None, first.shape[-1])
-            zeros = self._tied(torch.zeros_like(first), _stream(positional, named))
+            zeros = self._tie_to_parameters(torch.zeros_like(first), _stream(positional, named))
             return (zeros, *output[1:]) if isinstance(output, tuple) else zeros
         output = self._original(*positional, **named)
         if self.after is not None:
@@ -123,19 +123,19 @@ class OutputGate(Gate):
     def _zeros(self, stream: Tensor) -> Any:
         assert self._form is not None
         length, features = self._form
-        zeros = self._tied(stream.new_zeros(*stream.shape[:-1], features), stream)
+        zeros = self._tie_to_parameters(stream.new_zeros(*stream.shape[:-1], features), stream)
         return zeros if length is None else (zeros, *[None] * (length - 1))
 
-    def _tied(self, zeros: Tensor, stream: Tensor) -> Tensor:
-        """Zeros that depend, without effect, on everything that is held back: see `_between_processes`."""
-        if not (torch.is_grad_enabled() and _between_processes()):
+    def _tie_to_parameters(self, zeros: Tensor, stream: Tensor) -> Tensor:
+        """Return zeros that depend on all parameters that are held back: see `_is_distributed`."""
+        if not (torch.is_grad_enabled() and _is_distributed()):
             return zeros
         ties = [parameter.reshape(-1)[:1].sum() for parameter in self.parameters().values()]
         return zeros + 0.0 * (torch.stack(ties).sum() + stream.sum()).to(zeros.dtype)
 
 
 class NormGate(Gate):
-    """The norm between attention and the stream in a post-norm block: scaled behind it, left out with it."""
+    """The gate of a norm between attention and the stream in a post-norm block: scaled after the norm, or left out."""
 
     def __init__(self, name: str, module: nn.Module) -> None:
         super().__init__(name, module)
@@ -155,8 +155,8 @@ class NormGate(Gate):
         return self._original(x, *positional, **named) * self.value
 
 
-def _neighbours(module: nn.Module, parts: list[nn.Module]) -> str:
-    """Where a part stands in its block, in words, as far as its neighbours say what they are."""
+def _describe_neighbours(module: nn.Module, parts: list[nn.Module]) -> str:
+    """Return a text with the roles of the parts before and after a part of a block."""
     place = next(i for i, part in enumerate(parts) if part is module)
     before, after = (
         [f"the {part.role}" for part in found if hasattr(part, "role")]
@@ -168,7 +168,7 @@ def _neighbours(module: nn.Module, parts: list[nn.Module]) -> str:
 
 
 def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
-    """Give one module another `forward`; returns what gives it back the one it had, its class's or its own."""
+    """Replace the `forward` of a module; return a function that restores it."""
     own = module.__dict__.get("forward")
     module.forward = forward
 
@@ -181,20 +181,19 @@ def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[
     return restore
 
 
-def _between_processes() -> bool:
-    """Whether this process trains with others.
+def _is_distributed() -> bool:
+    """Return whether several processes train together.
 
-    DistributedDataParallel waits for the gradient of every parameter in every step, so what is held back takes part
-    there with gradients of zero; they are dropped before the optimizer sees them.
+    DistributedDataParallel waits for the gradient of every parameter in every step. Attention that is held back has
+    zero gradients there, which are dropped before the optimizer step.
     """
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def _leave_fast_path(owner: nn.Module) -> Callable[[], None]:
-    """Torch's encoder layer has a fused path for inference that never calls its attention module; close it.
+def _disable_fast_path(owner: nn.Module) -> Callable[[], None]:
+    """Disable the fused inference path of torch's encoder layer, which never calls its attention module.
 
-    The layer takes the path only for activations that it knows; told that it does not know its own, it takes the
-    ordinary one. Returns what opens it again.
+    The layer uses that path only for activations that it knows. Return a function that enables it again.
     """
     if not isinstance(owner, nn.TransformerEncoderLayer):
         return lambda: None
@@ -208,7 +207,7 @@ def _leave_fast_path(owner: nn.Module) -> Callable[[], None]:
 
 
 def _stream(positional: tuple[Any, ...], named: dict[str, Any]) -> Tensor:
-    """The tensor that attention was called with: the first argument, by place or by name."""
+    """Return the input tensor of an attention call: the first positional or named tensor."""
     for candidate in (*positional, *(named.get(name) for name in ("hidden_states", "query", "x", "inputs"))):
         if isinstance(candidate, Tensor):
             return candidate

@@ -2,8 +2,8 @@
 
     delay = DelayedAttention(model, optimizer, until=at_step(6_000))
 
-Nothing else is needed: the optimizer's own steps advance the delay. A loop that steps in another way (a captured step,
-say) passes `automatic=False` and calls `delay.before_step()` before clipping and `delay.after_step()` after each step.
+Nothing else is needed: the optimizer's own steps advance the delay. A loop with other steps, such as captured
+ones, passes `automatic=False` and calls `delay.before_step()` before clipping and `delay.after_step()` after each step.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,8 +13,8 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from latebloom.delay.find import Found, Where, find_attention, is_own
-from latebloom.delay.gate import Gate, OutputGate, OwnGate
+from latebloom.delay.find import Found, Where, find_attention, has_gate
+from latebloom.delay.gate import BuiltInGate, Gate, OutputGate
 from latebloom.delay.place import find_norm_after
 from latebloom.delay.policy import HOLDS, Delay, Hold, Stage, Switch, check_trigger, stage_at
 from latebloom.delay.triggers import Moment, Trigger, WhenBeyond
@@ -47,9 +47,11 @@ class DelayedAttention:
         self.settings = Delay(until=until, hold=hold, ramp_steps=ramp_steps)
         if steps is not None:
             check_trigger(until, steps)
-        until.latest_step(steps)  # raises if the trigger needs to know the steps
+        until.latest_step(steps)  # raises if the trigger needs the number of steps
         if isinstance(until, WhenBeyond) and measure is None:
-            raise ConfigError("until: when_beyond takes a `measure`, a function from a multiple to an accuracy")
+            raise ConfigError(
+                "until: when_beyond needs `measure`, a function from a multiple of the training length to an accuracy"
+            )
         if automatic and optimizer is None:
             raise ConfigError(
                 "delay: give the optimizer, DelayedAttention(model, optimizer, until=...), whose steps end the delay; "
@@ -81,7 +83,7 @@ class DelayedAttention:
 
     @property
     def stage(self) -> Stage:
-        """What the policy says for the next step."""
+        """The stage of the policy at the next step."""
         return stage_at(self.settings, self.step, self._switch.step)
 
     @property
@@ -122,21 +124,21 @@ class DelayedAttention:
         self._reports.append(float(value))
 
     def before_step(self) -> None:
-        """Drop the gradients of held attention; by hand, call it before clipping and the optimizer's step."""
+        """Drop the gradients of attention while it is held back; with `automatic=False`, call it before clipping."""
         if self.attention_held:
-            # A gradient of zero would not do: weight decay and momentum move a parameter that has one.
+            # None and not zero, because weight decay and momentum change a parameter with a zero gradient.
             for parameter in self._parameters.values():
                 parameter.grad = None
         self._prepared = True
 
     def after_step(self) -> bool:
-        """Advance by one step; return True if attention is enabled now. By hand, call it after the optimizer's step."""
+        """Advance by one step and return whether attention was enabled; for loops with `automatic=False`."""
         if self.automatic:
             raise ConfigError("delay: the optimizer's own steps advance this delay; do not call after_step()")
         return self._advance()
 
     def remove(self) -> None:
-        """Restore the model and the optimizer as they were found; a second call does nothing."""
+        """Restore the model and the optimizer; a second call does nothing."""
         if self.model not in _delayed_models:
             return
         for gate in self.gates:
@@ -179,8 +181,8 @@ class DelayedAttention:
                 )
         if not self.automatic:
             return
-        # Dropped as soon as they are there, so that clipping does not see them, also where a trainer computes them
-        # inside the optimizer's step; and once more before the step, for gradients that come by other ways.
+        # Gradients are dropped as soon as they are computed, so that clipping does not include them, and again before
+        # the step, for gradients that are set in other ways.
         self._handles = [p.register_post_accumulate_grad_hook(self._drop) for p in self._parameters.values()]
         self._handles.append(optimizer.register_step_pre_hook(lambda *_: self.before_step()))
         self._handles.append(optimizer.register_step_post_hook(lambda *_: self._after_optimizer()))
@@ -190,7 +192,7 @@ class DelayedAttention:
             parameter.grad = None
 
     def _after_optimizer(self) -> None:
-        # GradScaler calls a fused optimizer also after an overflow, and tells it so: a step that does nothing.
+        # After an overflow GradScaler still calls a fused optimizer, with `found_inf` set: the step does nothing.
         overflow: Tensor | None = getattr(self._optimizer, "found_inf", None)
         if overflow is None or not overflow.item():
             self._advance()
@@ -207,7 +209,7 @@ class DelayedAttention:
             self._reports = []
             switched = self._switch.update(self.settings.until, moment)
             if switched and was_held and self._optimizer is not None:
-                for parameter in self._parameters.values():  # its optimizer state begins fresh
+                for parameter in self._parameters.values():  # start with a fresh optimizer state
                     self._optimizer.state.pop(parameter, None)
         self._set_gates()
         return switched
@@ -217,7 +219,7 @@ class DelayedAttention:
         if 0.0 < value < 1.0:
             if self._ramp is None:
                 self._ramp = torch.zeros((), device=next(iter(self._parameters.values())).device)
-            # Filled in place: a compiled or captured step reads the new value without being built again.
+            # Filled in place, so that a compiled or captured step reads the new value.
             value = self._ramp.fill_(value)
         for gate in self.gates:
             gate.set(value)
@@ -235,27 +237,27 @@ class DelayedAttention:
 
 
 def _build_gates(model: nn.Module, found: Found, example: Mapping[str, Any] | None) -> list[Gate]:
-    """A gate for each attention, at the place where it does what it should."""
+    """Return a gate for each attention module, at its output or after the norm behind it."""
     gates: list[Gate] = []
     afters: dict[str, Any] = {}
-    for name, module in found.matched.items():  # all looked at before any is changed
-        if is_own(module):
+    for name, module in found.matched.items():  # find all places before any forward is replaced
+        if has_gate(module):
             continue
-        prefix, root, known = ("", model, example) if example is not None else _rooted_example(model, name)
+        prefix, root, known = ("", model, example) if example is not None else _find_example(model, name)
         if known is not None:
             after = find_norm_after(root, name.removeprefix(prefix), module, known)
             afters[name] = None if after is None else (prefix + after[0], after[1])
     for name, module in found.matched.items():
         owner = model.get_submodule(name.rpartition(".")[0])
-        if is_own(module):
-            gates.append(OwnGate(name, module, owner))
+        if has_gate(module):
+            gates.append(BuiltInGate(name, module, owner))
         else:
             gates.append(OutputGate(name, module, owner, afters.get(name), checked=name in afters))
     return gates
 
 
-def _rooted_example(model: nn.Module, name: str) -> tuple[str, nn.Module, dict[str, Any] | None]:
-    """The outermost module on the way to an attention for which an example is known: it may stand in a wrapper."""
+def _find_example(model: nn.Module, name: str) -> tuple[str, nn.Module, dict[str, Any] | None]:
+    """Return the outermost module around an attention module that has an example input; the model may be wrapped."""
     parts = name.split(".")
     for depth in range(len(parts)):
         root = model.get_submodule(".".join(parts[:depth]))
@@ -266,9 +268,9 @@ def _rooted_example(model: nn.Module, name: str) -> tuple[str, nn.Module, dict[s
 
 
 def example_of(model: nn.Module) -> dict[str, Any] | None:
-    """A tiny input for a Transformers language model; None where nothing is known of the model."""
+    """Return a tiny input for a Transformers language model; None for other models."""
     config: Any = getattr(model, "config", None)
-    config = config.get_text_config() if hasattr(config, "get_text_config") else config  # of a model with pictures too
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config  # for multimodal models
     size = getattr(config, "vocab_size", None)
     if not isinstance(size, int) or not hasattr(model, "get_input_embeddings"):
         return None

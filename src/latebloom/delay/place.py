@@ -1,11 +1,10 @@
-"""Where a gate belongs, found by trying: a layer is called with attention's output replaced.
+"""The place of a gate, found by calling the layer with the output of attention replaced.
 
-Three kinds of layer behave differently, whatever their code looks like:
-- the output is added to the stream: a gate on it does what it should;
-- a norm stands between the output and the stream, so that half an output counts as much as a whole one: the gate
-  belongs behind that norm;
-- with nothing from attention, the layer's output no longer depends on its input: attention has no residual path of its
-  own, and leaving it out would cut the stream. Such a model is refused.
+There are three kinds of layers:
+- The output of attention is added to the residual stream: the gate is at this output.
+- A norm is between the output and the stream, so that half the output has the same effect: the gate is after the norm.
+- Without attention, the layer's output does not depend on its input: attention has no residual path, and leaving it out
+  would cut the stream. Such a model is refused.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,12 +21,12 @@ from latebloom.errors import ConfigError
 def find_norm_after(
     model: nn.Module, name: str, attention: nn.Module, example: Mapping[str, Any]
 ) -> tuple[str, nn.Module] | None:
-    """The norm between an attention and the stream, if one stands there; raises if there is no residual path."""
+    """Return the norm between attention and the stream, or None; raise if there is no residual path."""
     owner_name = name.rpartition(".")[0]
     owner = model.get_submodule(owner_name)
     call = _record_call(model, owner, attention, example)
     if call is None:
-        return None  # the example does not reach this layer; it is treated as the common form
+        return None  # the example does not reach this layer: assume no norm
     positional, named, output = call
     first = output[0] if isinstance(output, tuple) else output
     noise = torch.randn(first.shape, generator=torch.Generator().manual_seed(0)).to(first)
@@ -35,11 +34,11 @@ def find_norm_after(
     def layer(attended: Tensor, other_input: bool = False) -> Tensor:
         moved, kept = list(positional), dict(named)
         if other_input and positional:
-            moved[0] = _other(positional[0])
+            moved[0] = _changed(positional[0])
         elif other_input:
             tensors = [key for key, value in named.items() if isinstance(value, Tensor)]
             key = next((key for key in tensors if named[key].is_floating_point()), tensors[0])
-            kept[key] = _other(named[key])
+            kept[key] = _changed(named[key])
         with _output_replaced(attention, (attended, *output[1:]) if isinstance(output, tuple) else attended):
             result = owner(*moved, **kept)
         return (result[0] if isinstance(result, tuple) else result).detach()
@@ -59,22 +58,22 @@ def find_norm_after(
     norm = _first_reader(owner, attention, lambda: layer(noise))
     if norm is None:
         raise ConfigError(
-            f"delay: the scale of what {name} says has no effect in {type(owner).__name__}, and no norm behind it was "
-            "found to put a gate on; hold back something else with `where`"
+            f"delay: the scale of the output of {name} has no effect in {type(owner).__name__}, and there is no norm "
+            "after it for a gate; hold back something else with `where`"
         )
     inner, module = norm
     return f"{owner_name}.{inner}" if owner_name else inner, module
 
 
-def _other(value: Tensor) -> Tensor:
-    """Another input of the same kind: features moved by one, or tokens in reverse."""
+def _changed(value: Tensor) -> Tensor:
+    """Return another input of the same kind: features plus one, or tokens in reverse order."""
     return value + 1.0 if value.is_floating_point() else value.flip(-1)
 
 
 def _record_call(
     model: nn.Module, owner: nn.Module, attention: nn.Module, example: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], Any] | None:
-    """What the layer was called with and what attention said, in one pass over the example."""
+    """Return the arguments of the layer and the output of attention in a pass over the example."""
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     outputs: list[Any] = []
     handles = [
@@ -104,22 +103,22 @@ def _output_replaced(module: nn.Module, output: Any) -> Iterator[None]:
 
 
 def _first_reader(owner: nn.Module, attention: nn.Module, call: Callable[[], Any]) -> tuple[str, nn.Module] | None:
-    """The child of a layer that is given attention's output itself."""
-    said: list[Tensor] = []
+    """Return the first child of a layer whose input is the output of attention."""
+    outputs: list[Tensor] = []
     readers: list[tuple[str, nn.Module]] = []
 
-    def remember(module: nn.Module, args: Any, output: Any) -> None:
-        said.append(output[0] if isinstance(output, tuple) else output)
+    def record_output(module: nn.Module, args: Any, output: Any) -> None:
+        outputs.append(output[0] if isinstance(output, tuple) else output)
 
-    def look(name: str) -> Callable[..., None]:
+    def record_readers(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-            if args and any(args[0] is one for one in said):
+            if args and any(args[0] is output for output in outputs):
                 readers.append((name, module))
 
         return hook
 
-    handles = [attention.register_forward_hook(remember)]
-    handles += [m.register_forward_pre_hook(look(n)) for n, m in owner.named_children() if m is not attention]
+    handles = [attention.register_forward_hook(record_output)]
+    handles += [m.register_forward_pre_hook(record_readers(n)) for n, m in owner.named_children() if m is not attention]
     try:
         with torch.no_grad():
             call()

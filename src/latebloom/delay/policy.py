@@ -1,4 +1,4 @@
-"""The policy of delayed attention training: what is in effect at a step, as a pure function of settings and switch.
+"""The policy of delayed attention training: the stage at each step, as a pure function of settings and switch.
 
 The engine applies it to its own models; `DelayedAttention` applies the same policy to any model, by hooks.
 """
@@ -24,7 +24,7 @@ class Delay:
     """How attention is held back, which answers are left out of the loss meanwhile, and until when."""
 
     until: Trigger
-    """What ends the delay."""
+    """The trigger that ends the delay."""
     hold: Hold = "bypass"
     """How attention is held back."""
     ramp_steps: int = 0
@@ -33,7 +33,7 @@ class Delay:
     """Answers that are left out of the loss until the switch; in the paper's form, none."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.withhold, str):  # a single name is as good as a tuple of one
+        if isinstance(self.withhold, str):  # accept a single name
             object.__setattr__(self, "withhold", (self.withhold,))
         check_fields(self)
         if self.hold == "ramp":
@@ -44,7 +44,7 @@ class Delay:
 
 @dataclass(frozen=True)
 class Stage:
-    """What is in effect at one optimizer step."""
+    """The delay policy at one optimizer step."""
 
     phase: Literal["delayed", "full"] = "full"
     gate: float = 1.0
@@ -56,7 +56,7 @@ class Stage:
 
 
 def stage_at(delay: Delay | None, step: int, switch_step: int | None) -> Stage:
-    """Return what is in effect at step 0, 1, ...; `switch_step` is None until the switch has happened."""
+    """Return the stage at step 0, 1, ...; `switch_step` is None until the switch."""
     if delay is None:
         return Stage()
     trained_from_start = delay.hold == "none"
@@ -69,14 +69,14 @@ def stage_at(delay: Delay | None, step: int, switch_step: int | None) -> Stage:
 
 @dataclass
 class Switch:
-    """Whether, when and why attention was enabled, and what the trigger remembers until then."""
+    """When and why attention was enabled (None until then), and the memory of the trigger."""
 
     step: int | None = None
     reason: str | None = None
     memory: dict[str, Any] = field(default_factory=dict)
 
     def update(self, until: Trigger, moment: Moment) -> bool:
-        """Ask the trigger after a step; return True if attention is enabled now."""
+        """Evaluate the trigger after a step; return whether attention was enabled."""
         if self.step is not None:
             return False
         self.reason = until.decide(moment, self.memory)

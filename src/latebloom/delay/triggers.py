@@ -1,4 +1,4 @@
-"""What ends the delay. A trigger is settings; what it remembers between checks lives with the controller."""
+"""Triggers, which end the delay. A trigger only has settings; the caller keeps its memory between steps."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,18 +12,18 @@ from latebloom.fields import check_fields
 
 @dataclass(frozen=True)
 class Moment:
-    """Where training stands when a trigger is asked."""
+    """The state of training when a trigger is evaluated."""
 
     step: int
     """Optimizer steps done."""
     steps: int | None = None
-    """Optimizer steps in all, where that is known."""
+    """The total number of optimizer steps, if known."""
     measure: Callable[[float], float] | None = None
     """Held-out state-tracking accuracy at a multiple of the training length."""
     tokens: int = 0
-    """Tokens seen, where somebody counts them (`DelayedAttention.count_tokens`)."""
+    """Tokens counted by `DelayedAttention.count_tokens`."""
     reports: tuple[float, ...] = ()
-    """Values of a metric that were reported since the last question (`DelayedAttention.report`)."""
+    """Values reported by `DelayedAttention.report` since the previous step."""
 
 
 class Trigger(Component, ABC):
@@ -31,11 +31,11 @@ class Trigger(Component, ABC):
 
     @abstractmethod
     def decide(self, moment: Moment, memory: dict[str, Any]) -> str | None:
-        """The reason to switch now, or None. `memory` is the trigger's own, saved with the run."""
+        """Return the reason to switch now, or None. `memory` belongs to the trigger and is saved with the run."""
 
     @abstractmethod
     def latest_step(self, steps: int | None) -> int:
-        """The last step at which it fires, whatever is seen."""
+        """Return the last step at which it can fire."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class AtFraction(Trigger):
 
     def latest_step(self, steps: int | None) -> int:
         if steps is None:
-            raise ConfigError(f"until: at_fraction {self.fraction:g} takes the number of steps in all; give `steps`")
+            raise ConfigError(f"until: at_fraction {self.fraction:g} needs the total number of steps; give `steps`")
         return max(1, round(self.fraction * steps))
 
 
@@ -90,9 +90,9 @@ class WhenBeyond(Trigger):
     threshold: float = 0.95
     """The held-out accuracy of state tracking to reach."""
     multiple: float = 3.0
-    """Where it is measured, in training lengths."""
+    """The length at which it is measured, in training lengths."""
     checks: int = 2
-    """How many checks in a row must reach it."""
+    """The number of checks in a row that must reach it."""
     every: int = 100
     """Steps between checks."""
 
@@ -106,12 +106,12 @@ class WhenBeyond(Trigger):
 
     def decide(self, moment: Moment, memory: dict[str, Any]) -> str | None:
         if moment.step % self.every == 0:
-            assert moment.measure is not None, "the controller refuses when_beyond without a measure"
-            seen = moment.measure(self.multiple)
-            memory["in_a_row"] = memory.get("in_a_row", 0) + 1 if seen >= self.threshold else 0
+            assert moment.measure is not None, "DelayedAttention and RunConfig refuse when_beyond without a measure"
+            accuracy = moment.measure(self.multiple)
+            memory["in_a_row"] = memory.get("in_a_row", 0) + 1 if accuracy >= self.threshold else 0
             if memory["in_a_row"] >= self.checks:
                 return (
-                    f"state tracking at {self.multiple:g}x was at {seen:.3f}, "
+                    f"state tracking at {self.multiple:g}x was at {accuracy:.3f}, "
                     f"for {self.checks} checks in a row at {self.threshold:g} or more"
                 )
         return _latest(moment, self.latest, f"the threshold {self.threshold:g}")
@@ -124,7 +124,7 @@ class WhenBeyond(Trigger):
 class AtTokens(Trigger):
     """Switch after a number of tokens, or at the latest step."""
 
-    configurable: ClassVar = False  # it needs `DelayedAttention.saw`
+    configurable: ClassVar = False  # it needs `DelayedAttention.count_tokens`
 
     name: Literal["at_tokens"] = "at_tokens"
     tokens: int
@@ -139,7 +139,7 @@ class AtTokens(Trigger):
 
     def decide(self, moment: Moment, memory: dict[str, Any]) -> str | None:
         if moment.tokens == 0:
-            raise ConfigError("until: at_tokens was told of no tokens; call delay.count_tokens(tokens) for every batch")
+            raise ConfigError("until: at_tokens has no tokens; call delay.count_tokens(tokens) for every batch")
         if moment.tokens >= self.tokens:
             return f"{moment.tokens} tokens were seen"
         return _latest(moment, self.latest, f"{self.tokens} tokens")
@@ -158,11 +158,11 @@ class WhenPlateau(Trigger):
     latest: int
     """Switch here even if the metric still falls."""
     patience: int = 5
-    """How many reports in a row must bring no improvement."""
+    """The number of reports in a row without improvement."""
     improvement: float = 1e-3
-    """What counts as one: a fall of at least this share of the best so far."""
+    """The smallest improvement, as a share of the best value so far."""
     metric: str = "loss"
-    """What is watched, where a trainer's log is read."""
+    """The name of the metric in a trainer's log."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -186,15 +186,15 @@ class WhenPlateau(Trigger):
 
 @dataclass(frozen=True, kw_only=True)
 class WhenTrue(Trigger):
-    """Switch when a function of one's own says so, or at the latest step."""
+    """Switch when a user-defined condition is met, or at the latest step."""
 
     configurable: ClassVar = False  # a function cannot be written to a file
 
     name: Literal["when"] = "when"
     condition: Callable[[Moment], bool]
-    """Asked after every step."""
+    """A function that is called after every step."""
     latest: int
-    """Switch here even if it never did."""
+    """Switch here even if the condition was not met."""
 
     def decide(self, moment: Moment, memory: dict[str, Any]) -> str | None:
         if self.condition(moment):
@@ -210,17 +210,17 @@ def _latest(moment: Moment, latest: int, awaited: str) -> str | None:
 
 
 def at_step(step: int) -> AtStep:
-    """Let attention in after this many steps."""
+    """Enable attention after this many steps."""
     return AtStep(step=step)
 
 
 def at_fraction(fraction: float) -> AtFraction:
-    """Let attention in after this share of all steps."""
+    """Enable attention after this share of all steps."""
     return AtFraction(fraction=fraction)
 
 
 def when_beyond(threshold: float = 0.95, *, latest: int, **settings: Any) -> WhenBeyond:
-    """Let attention in when state tracking beyond the training length is this good, or at the latest step."""
+    """Enable attention when state tracking beyond the training length is this accurate, or at the latest step."""
     return WhenBeyond(threshold=threshold, latest=latest, **settings)
 
 
@@ -230,10 +230,10 @@ def at_tokens(tokens: int, *, latest: int) -> AtTokens:
 
 
 def when_plateau(*, latest: int, **settings: Any) -> WhenPlateau:
-    """Let attention in when a metric stops falling, or at the latest step; tell it with `delay.report(value)`."""
+    """Enable attention when the metric given to `delay.report(value)` stops falling, or at the latest step."""
     return WhenPlateau(latest=latest, **settings)
 
 
 def when(condition: Callable[[Moment], bool], *, latest: int) -> WhenTrue:
-    """Let attention in when a function of the `Moment` says so, or at the latest step."""
+    """Enable attention when a function of the `Moment` returns True, or at the latest step."""
     return WhenTrue(condition=condition, latest=latest)

@@ -1,6 +1,6 @@
-"""AdamW for stacked models: one update of all parameters of all of them, each model with rates of its own.
+"""AdamW for stacked models: one update for all parameters of all models; each model has its own learning rates.
 
-Shapes: S stacked models, P parameters of a model in one row, G groups: columns of P that share a rate and a count.
+Shapes: S stacked models, P parameters of a model in one row, G groups: columns of P with the same rate and step count.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class AdamW:
-    """What all models share."""
+    """The settings that all models share."""
 
     betas: tuple[float, float]
     weight_decay: float
@@ -30,14 +30,14 @@ def adamw_(
     rates: Tensor,
     counts: Tensor,
 ) -> None:
-    """Move parameters (S, P) and both moments in place.
+    """Update parameters (S, P) and both moments in place.
 
-    `ends` are the columns where the groups end; columns after the last of them are left alone. `scale` (S,) multiplies
-    the gradients, `rates` and `counts` (S, G) are each group's learning rate and the number of its steps, this one
-    included; a group with the count 0 is left alone, its moments too.
+    `ends` are the columns where the groups end; columns after the last one do not change. `scale` (S,) multiplies the
+    gradients. `rates` and `counts` (S, G) are the learning rate of each group and its number of steps, including this
+    one; a group with the count 0 does not change, nor do its moments.
     """
     beta_first, beta_second = settings.betas
-    rates = torch.where(counts > 0, rates, -1.0)  # how the updates below know a group that is left alone
+    rates = torch.where(counts > 0, rates, -1.0)  # marks the groups that do not change
     counts = counts.clamp(min=1)
     corrections = torch.stack([1 - beta_first**counts, (1 - beta_second**counts).sqrt()], dim=-1)  # (S, G, 2)
     update = _fused if parameters.is_cuda else adamw_loop
@@ -55,7 +55,7 @@ def adamw_loop(
     rates: Tensor,
     corrections: Tensor,
 ) -> None:
-    """What the kernel computes, group by group."""
+    """Compute the update of the kernel, group by group."""
     beta_first, beta_second = settings.betas
     start = 0
     for group, end in enumerate(ends):

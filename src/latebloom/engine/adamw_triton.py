@@ -22,7 +22,7 @@ def _update_kernel(
     scale,
     rates,
     corrections,
-    columns_in_all,
+    column_count,
     end_0,
     end_1,
     end,
@@ -36,12 +36,12 @@ def _update_kernel(
     model = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     group = (columns >= end_0).to(tl.int32) + (columns >= end_1).to(tl.int32)
-    at = model * GROUPS + tl.minimum(group, GROUPS - 1)  # columns after the last group are not moved
+    at = model * GROUPS + tl.minimum(group, GROUPS - 1)  # columns after the last group do not change
     rate = tl.load(rates + at)
     correction = tl.load(corrections + 2 * at)
     root = tl.load(corrections + 2 * at + 1)
     moves = (columns < end) & (rate >= 0)
-    places = model * columns_in_all + columns
+    places = model * column_count + columns
     gradient = tl.load(gradients + places, moves, 0.0) * tl.load(scale + model)
     mean = tl.load(first + places, moves, 0.0)
     mean += (1 - beta_first) * (gradient - mean)
@@ -67,7 +67,7 @@ def update(
     rates: Tensor,
     corrections: Tensor,
 ) -> None:
-    """One step of all models, in place; up to three groups."""
+    """Do one step of all models in place, with at most three groups."""
     models, columns = parameters.shape
     end_0, end_1 = (*ends, columns, columns)[:2]
     _update_kernel[(triton.cdiv(ends[-1], BLOCK), models)](

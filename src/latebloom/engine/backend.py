@@ -1,4 +1,4 @@
-"""What differs between one run and many: how a function of a model is applied, and how parameters are updated.
+"""The backend of a trainer: how a function of a model is applied, and how parameters are updated.
 
 Shapes: S models, R roles of parameters (see `parameters_by_role`).
 """
@@ -20,11 +20,11 @@ class Backend(ABC):
     """S models of one shape and their optimizer state."""
 
     roles: list[str]
-    """The roles of the parameters, each with a learning rate of its own; attention is the last."""
+    """The roles of the parameters, each with its own learning rate; attention is the last."""
 
     def __init__(self, template: SequenceModel) -> None:
         self.template = template
-        """The module that a call goes through; the gates and the state noise are set on its parts."""
+        """The module that is called; gates and state noise are set on its parts."""
         parts = (module for module in template.modules() if isinstance(module, Residual))
         self._attention = [part for part in parts if part.role == "attention"]
 
@@ -38,14 +38,14 @@ class Backend(ABC):
             part.gate = gate
 
     def start_step(self) -> None:  # noqa: B027 (not every backend has something to do)
-        """Drop what the step before has left."""
+        """Drop the gradients of the previous step."""
 
     @abstractmethod
     def update(self, losses: Tensor, rates: Tensor, counts: Tensor, trains_attention: bool | None) -> Tensor:
         """Update the parameters by the gradient of the losses (S,), and return the norms (S,) of the gradients.
 
-        `rates` (S, R) are learning rates, `counts` (S, R) the optimizer steps of each role with this one, 0 for a role
-        that is not trained. `trains_attention` is None where the models differ in that.
+        `rates` (S, R) are learning rates. `counts` (S, R) are the optimizer steps of each role including this one, and
+        0 for a role that is not trained. `trains_attention` is None if the models differ in it.
         """
 
     @abstractmethod
@@ -58,28 +58,28 @@ class Backend(ABC):
 
     @abstractmethod
     def model(self, index: int) -> SequenceModel:
-        """Return one of the models, on its own."""
+        """Return one of the models."""
 
     @abstractmethod
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Return what a checkpoint keeps, by file and by name."""
+        """Return the tensors of a checkpoint, by file and by name."""
 
     @abstractmethod
     def load(self, tensors: dict[str, dict[str, Tensor]]) -> None:
-        """Take over what `tensors` returned."""
+        """Load the tensors that `tensors` returned."""
 
 
 class Alone(Backend):
-    """One model: the module itself, the library's kernels and torch's AdamW."""
+    """One model, trained with the ordinary module and torch's AdamW."""
 
     def __init__(self, model: SequenceModel, training: Training, device: torch.device) -> None:
         super().__init__(model.to(device))
         self.device, self.clip = device, training.clip
         by_role = parameters_by_role(model)
         self.roles = list(by_role)
-        self._held = list(by_role.get("attention", {}).values())
+        self._attention_parameters = list(by_role.get("attention", {}).values())
         self.optimizer = torch.optim.AdamW(
-            # A rate is a tensor, so that a captured step reads the new rate when it is replayed.
+            # The rate is a tensor, so that a captured step reads the new value when it is replayed.
             [
                 {"params": list(parameters.values()), "lr": torch.tensor(0.0, device=device)}
                 for parameters in by_role.values()
@@ -99,8 +99,8 @@ class Alone(Backend):
     def update(self, losses: Tensor, rates: Tensor, counts: Tensor, trains_attention: bool | None) -> Tensor:
         losses.sum().backward()
         if not trains_attention:
-            # A gradient of zero would not do: weight decay and momentum move a parameter that has one.
-            for parameter in self._held:
+            # None and not zero, because weight decay and momentum change a parameter with a zero gradient.
+            for parameter in self._attention_parameters:
                 parameter.grad = None
         norm = nn.utils.clip_grad_norm_(self.template.parameters(), self.clip, foreach=True)
         for group, rate in zip(self.optimizer.param_groups, rates[0], strict=True):
@@ -109,7 +109,7 @@ class Alone(Backend):
         return norm[None]
 
     def reset_attention(self, index: int) -> None:
-        for parameter in self._held:
+        for parameter in self._attention_parameters:
             self.optimizer.state.pop(parameter, None)
 
     def finite(self) -> list[bool]:
@@ -143,7 +143,7 @@ class Alone(Backend):
 
 
 def parameters_by_role(model: nn.Module) -> dict[str, dict[str, nn.Parameter]]:
-    """Return a model's parameters by name, in the groups that can have learning rates of their own."""
+    """Return the parameters of a model by role and by name; each role can have its own learning rate."""
     roles: dict[str, dict[str, nn.Parameter]] = {"recurrence": {}, "rest": {}, "attention": {}}
     role_of: dict[int, str] = {}
     for module in model.modules():

@@ -7,13 +7,12 @@ import torch
 
 
 class Captured:
-    """Runs a step by its key: the first time as it is, the second time captured, from then on replayed.
+    """Run steps by key: directly the first time, captured the second time, and replayed from then on.
 
-    A step must read all that changes from tensors that stay where they are, and write its results into such. The
-    first time is a real step, not a rehearsal: it leaves nothing to undo, and what is set up lazily (kernels that are
-    compiled, optimizer state) is there when the step is captured. All graphs share one pool of memory, since they never
-    run at the same time. On a CPU every step runs as it is, and so it does on a GPU from the moment a step could not be
-    captured; `reason` says why.
+    A step must read everything that changes from tensors that stay in place, and write its results into such tensors.
+    The first run is a real step, and it sets up what is created lazily (compiled kernels, optimizer state) before the
+    capture. All graphs share one memory pool, because they never run at the same time. On a CPU, and on a GPU after a
+    capture has failed, every step runs directly; `reason` is the explanation.
     """
 
     def __init__(self, device: torch.device, enabled: bool = True) -> None:
@@ -23,11 +22,11 @@ class Captured:
         self.reason: str | None = None if self.enabled else f"steps are captured on a GPU, not on {device}"
         if self.enabled:
             self._pool = torch.cuda.graph_pool_handle()
-            # One stream for all: libraries keep a workspace for each, and may choose their algorithms by it.
+            # One stream for all graphs: libraries keep a workspace per stream, and may choose algorithms by it.
             self._stream = torch.cuda.Stream(device)
 
     def run(self, key: Hashable, step: Callable[[], None]) -> None:
-        """Do the step that the key stands for."""
+        """Run the step with this key."""
         if not self.enabled:
             step()
             return
@@ -52,14 +51,16 @@ class Captured:
             self.enabled = False
             self.reason = f"capturing a step failed: {str(error).splitlines()[0]}"
             self._graphs.clear()
-            self._end_half_captured_randomness()
+            self._reset_generators()
             warnings.warn(f"steps are not captured, which is slower: {self.reason}", stacklevel=2)
         else:
             self._graphs[key] = graph
 
-    def _end_half_captured_randomness(self) -> None:
-        """A capture that fails leaves torch's random numbers waiting for its end, and whoever draws some next gets an
-        error; a capture that succeeds, of next to nothing, ends that."""
+    def _reset_generators(self) -> None:
+        """Reset torch's generators after a failed capture.
+
+        They still wait for the capture to end, and the next draw would raise; a small successful capture ends it.
+        """
         torch.cuda.synchronize(self._stream.device)
         with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream):
             torch.zeros(1, device=self._stream.device)

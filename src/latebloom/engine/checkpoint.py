@@ -1,8 +1,8 @@
-"""Checkpoints that are complete or absent, whatever happens while they are written.
+"""Atomic checkpoints: a checkpoint is complete or absent, even if the process is killed while writing.
 
 A checkpoint is a folder `step-00001500` of safetensors files and one state.json. It is written under a
 temporary name, every file and the folder are flushed to disk, and a rename makes it visible in one move.
-state.json holds the digest of each file, so that a damaged one is recognised. Nothing is ever unpickled.
+state.json holds the digest of each file, to detect damage. Nothing is ever unpickled.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _TEMPORARY = ".writing-"
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Replace a file by its new content in one move: a reader sees the old or the new, never a part."""
+    """Replace a file atomically: a reader sees the old or the new content, never a part."""
     temporary = path.with_name(f"{_TEMPORARY}{path.name}")
     try:
         _write_flushed(temporary, content)
@@ -40,7 +40,7 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any], run: str) -> Path:
-    """Write `folder/step-N`. `run` is the hash of the configuration that it belongs to."""
+    """Write `folder/step-N` and return its path. `run` is the hash of the configuration."""
     from safetensors.torch import save
 
     target = folder / f"step-{state['step']:08d}"
@@ -57,7 +57,7 @@ def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Tensor]], state: 
         _write_flushed(temporary / "state.json", json.dumps(header).encode())
         _flush_folder(temporary)
     except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)  # half of it on a full disk would only take room
+        shutil.rmtree(temporary, ignore_errors=True)  # frees the space on a full disk
         raise
     if target.exists():
         _remove(target)
@@ -67,7 +67,7 @@ def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Tensor]], state: 
 
 
 def load_checkpoint(path: Path, runs: Sequence[str]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Return tensors and state of a checkpoint; refuse one that is damaged or belongs to none of the runs (hashes)."""
+    """Return tensors and state of a checkpoint; raise if it is damaged or belongs to none of the runs (hashes)."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -82,26 +82,28 @@ def load_checkpoint(path: Path, runs: Sequence[str]) -> tuple[dict[str, dict[str
                 "choose another folder with --out"
             )
         if header["state_digest"] != _digest(header["state"]):
-            raise CheckpointError(f"checkpoint {path} is damaged: state.json is not what was written")
+            raise CheckpointError(f"checkpoint {path} is damaged: state.json was changed after it was written")
         tensors = {}
         for name, digest in header["digests"].items():
             content = (path / f"{name}.safetensors").read_bytes()
             if hashlib.sha256(content).hexdigest() != digest:
-                raise CheckpointError(f"checkpoint {path} is damaged: {name}.safetensors is not what was written")
+                raise CheckpointError(
+                    f"checkpoint {path} is damaged: {name}.safetensors was changed after it was written"
+                )
             tensors[name] = load(content)
         return tensors, header["state"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise CheckpointError(
-            f"checkpoint {path} is damaged or not one of ours ({type(error).__name__}: {error}); "
-            "remove it to go on from the one before"
+            f"checkpoint {path} is damaged or not a checkpoint of latebloom ({type(error).__name__}: {error}); "
+            "remove it to continue from the one before"
         ) from error
 
 
 class CheckpointStore:
-    """The checkpoints of one run or stack, of which the newest two are kept."""
+    """The checkpoints of one run or stack; only the newest two are kept."""
 
     def __init__(self, folder: Path, runs: Sequence[str]) -> None:
-        """`runs` are hashes of the same run: the one that new checkpoints get, and those of earlier versions."""
+        """`runs` are hashes of the same run: that of new checkpoints first, then those of earlier versions."""
         self.folder, self.runs = folder, runs
 
     @property
@@ -119,18 +121,18 @@ class CheckpointStore:
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint."""
+    """Return the newest complete checkpoint, or None."""
     return max(_complete(folder), key=_step, default=None)
 
 
 def keep_newest(folder: Path, count: int = 2) -> None:
-    """Remove what was left half-written, and all complete checkpoints but the newest."""
+    """Remove incomplete checkpoints, and all complete ones except the newest `count`."""
     for path in [*folder.glob(f"{_TEMPORARY}*"), *sorted(_complete(folder), key=_step)[:-count]]:
         _remove(path)
 
 
 def _remove(path: Path) -> None:
-    """A name that is not `step-...` first, so that being killed here leaves no half of a checkpoint."""
+    """Rename the folder before removing it, so that a kill in between leaves no incomplete checkpoint."""
     doomed = path.with_name(f"{_TEMPORARY}gone-{path.name}")
     shutil.rmtree(doomed, ignore_errors=True)
     os.rename(path, doomed)

@@ -1,4 +1,4 @@
-"""Where a run ran: what someone needs to repeat it or to doubt it."""
+"""The environment of a run: the versions, machine and commit that are needed to reproduce it."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ from latebloom.errors import ConfigError, unknown
 
 
 def describe_environment(seed: int, device: str) -> dict[str, Any]:
-    """Versions, machine, commit and seed, as plain data."""
+    """Return versions, machine, commit and seed as plain data."""
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "latebloom": _version("latebloom"),
@@ -35,7 +35,7 @@ def describe_environment(seed: int, device: str) -> dict[str, Any]:
 
 
 def choose_device(name: str | None) -> torch.device:
-    """The device of that name, or CUDA where there is one."""
+    """Return the device of this name; without a name, CUDA if it is available, else the CPU."""
     available = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
     if name is None:
         return torch.device(available[-1])
@@ -57,9 +57,9 @@ def _version(package: str) -> str | None:
 
 @cache
 def _commit() -> str | None:
-    """The commit of the source tree that this package is imported from, `+` behind it if files were changed.
+    """Return the commit of the source tree of this package, followed by `+` if files were changed.
 
-    LATEBLOOM_COMMIT tells it where the tree is a copy without its history, in a container or on a cluster.
+    LATEBLOOM_COMMIT sets it for a copy without history, in a container or on a cluster.
     """
     if "LATEBLOOM_COMMIT" in os.environ:
         return os.environ["LATEBLOOM_COMMIT"]
@@ -71,7 +71,7 @@ def _commit() -> str | None:
         ).stdout.strip()
 
     try:
-        # An installed copy may lie inside somebody else's repository: only a tracked file counts.
+        # An installed copy may be inside another repository, so the file must be tracked.
         git("ls-files", "--error-unmatch", str(Path(__file__)))
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.SubprocessError):

@@ -1,10 +1,10 @@
-"""The folder of one run, and what may be written into it.
+"""The folder of one run.
 
-config.json        what the run is
-environment.json   where it ran: versions, machine, commit, seed
-metrics.jsonl      losses, rates, held-out accuracy and the switch, a line each
-checkpoints/       the newest two
-model/             the trained model, as `from_pretrained` reads it
+config.json        the configuration
+environment.json   versions, machine, commit, seed
+metrics.jsonl      losses, learning rates, held-out accuracy and the switch, one line each
+checkpoints/       the newest two checkpoints
+model/             the trained model, for `from_pretrained`
 evaluation.json    accuracy by length
 result.json        written last: a run with it is finished
 """
@@ -45,20 +45,20 @@ class RunFolder:
         return self.result_file.exists()
 
     def read_config(self) -> RunConfig:
-        """The configuration of the run; where there is none, an error that names the run that may have been meant."""
+        """Return the configuration of the run; raise if there is none, with a hint to the runs nearby."""
         if not _describes_run(self.config_file):
-            around = run_around(self.path)
-            if around is not None:
-                raise CheckpointError(f"{self.path} is inside a run; give the run's folder, {around}")
+            enclosing = enclosing_run(self.path)
+            if enclosing is not None:
+                raise CheckpointError(f"{self.path} is inside a run; give the run's folder, {enclosing}")
             if self.config_file.exists():
-                raise CheckpointError(f"{self.path} holds no run: its config.json is damaged or of something else")
+                raise CheckpointError(f"{self.path} holds no run: its config.json is damaged or not from a run")
             below = ", ".join(map(str, self.runs_below()))
-            meant = f"; the runs below it are {below}" if below else ""
-            raise CheckpointError(f"{self.path} holds no run: there is no config.json in it{meant}")
+            hint = f"; the runs below it are {below}" if below else ""
+            raise CheckpointError(f"{self.path} holds no run: there is no config.json in it{hint}")
         return load_config(self.config_file)
 
     def require_same_settings(self, config: RunConfig) -> None:
-        """Raise if the folder holds a run with other settings; the message names them."""
+        """Raise if the folder holds a run with other settings, and list them."""
         if self.config_file.exists() and (found := self.read_config()).hash != config.hash:
             raise CheckpointError(
                 f"out: {self.path} holds a run with other settings "
@@ -67,11 +67,11 @@ class RunFolder:
             )
 
     def runs_below(self) -> list[Path]:
-        """The folders of runs that stand in this one, which is none itself."""
+        """Return the folders of the runs directly below this one."""
         return [file.parent for file in sorted(self.path.glob("*/config.json")) if _describes_run(file)]
 
     def read_json(self, file: Path, *needed: str) -> Any:
-        """What a file of the run holds by name, with all that is needed in it."""
+        """Return the contents of a JSON file; raise if it is damaged or has not all of the `needed` names."""
         try:
             data = json.loads(file.read_text())
         except (OSError, ValueError) as error:
@@ -83,20 +83,18 @@ class RunFolder:
 
     @contextmanager
     def opened(self, config: RunConfig, device: str, *, extend: bool = False) -> Iterator[None]:
-        """Reserve the folder for this run and this process while the context lasts.
+        """Lock the folder for this run and this process while the context lasts.
 
-        With `extend`, the run in it may be one that this configuration extends (see `extension`).
+        With `extend`, the configuration may extend the run in the folder (see `extension`).
         """
         if find_spec("safetensors") is None:
-            raise ConfigError("out: keeping a run takes the package safetensors, which is not installed")
+            raise ConfigError("out: saving a run needs the package safetensors, which is not installed")
         try:
             with catch_full_disk(self.path):
                 self.checkpoints.mkdir(parents=True, exist_ok=True)
                 lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held until the context ends)
         except OSError as error:
-            raise ConfigError(
-                f"out: {self.path} cannot be written ({error.strerror}); choose a folder that can"
-            ) from None
+            raise ConfigError(f"out: {self.path} cannot be written ({error.strerror}); choose another folder") from None
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -125,7 +123,7 @@ class RunFolder:
         if not self.can_extend(config):
             return
         found = self.read_config()
-        self.result_file.unlink(missing_ok=True)  # first: killed from here on, the run is an unfinished one
+        self.result_file.unlink(missing_ok=True)  # first: if the process is killed now, the run is unfinished
         environment = self.read_json(self.path / "environment.json", "resumed")
         extended = [*environment.get("extended", []), {"hashes": list(found.hashes), "steps": found.training.steps}]
         write_json(self.path / "environment.json", environment | {"extended": extended})
@@ -134,7 +132,7 @@ class RunFolder:
     def can_extend(self, config: RunConfig) -> bool:
         """Return whether the run in the folder can be continued with other settings.
 
-        Raise where only the number of steps or the tests differ, and the checkpoint stands in the way.
+        Raise if only `FREE` settings differ but the checkpoint does not allow it.
         """
         found = self.read_config()
         if found.hash == config.hash or not is_extension(found, config):
@@ -156,11 +154,11 @@ class RunFolder:
         """Return the hashes of the configurations that the run had before it was extended."""
         file = self.path / "environment.json"
         extended = self.read_json(file).get("extended", []) if file.exists() else []
-        return [hash for one in extended for hash in one["hashes"]]
+        return [hash for entry in extended for hash in entry["hashes"]]
 
 
-def run_around(path: Path) -> Path | None:
-    """The folder of the run that a file or folder lies in; None if it lies in none."""
+def enclosing_run(path: Path) -> Path | None:
+    """Return the folder of the run that contains a path, or None."""
     for parent in Path(os.path.abspath(path)).parents:
         if _describes_run(parent / "config.json"):
             return Path(os.path.relpath(parent)) if not path.is_absolute() else parent
@@ -168,7 +166,7 @@ def run_around(path: Path) -> Path | None:
 
 
 def _describes_run(file: Path) -> bool:
-    """Whether a config.json is that of a run, and not that of a model or of another program."""
+    """Return whether a config.json belongs to a run, and not to a model or another program."""
     try:
         data = json.loads(file.read_text())
     except (OSError, ValueError):
@@ -177,10 +175,10 @@ def _describes_run(file: Path) -> bool:
 
 
 class MetricsFile:
-    """metrics.jsonl, which a resumed run continues to the byte."""
+    """metrics.jsonl; a resumed run continues it exactly where its checkpoint was saved."""
 
     def __init__(self, path: Path, keep_bytes: int, digest: str | None = None) -> None:
-        """Cut the file to what a checkpoint has seen of it; refuse one that is not what the checkpoint saw."""
+        """Truncate the file to `keep_bytes`, its size at the checkpoint; raise if that part has changed."""
         self.file: IO[bytes] = open(path, "ab")  # noqa: SIM115 (closed by `close`)
         with open(path, "rb") as written:
             kept = written.read(keep_bytes)
@@ -188,13 +186,13 @@ class MetricsFile:
         if len(kept) < keep_bytes or digest not in (None, self.digest):
             self.file.close()
             short = len(kept) < keep_bytes
-            why = "it is shorter than its checkpoint says" if short else "another run has written into it"
+            why = "it is shorter than at its checkpoint" if short else "another run has written into it"
             raise CheckpointError(f"{path} is damaged: {why}")
         self.file.truncate(keep_bytes)
 
     @property
     def digest(self) -> str:
-        """Of all that was written."""
+        """The SHA-256 digest of everything written so far."""
         return self._hash.hexdigest()
 
     def write(self, line: dict[str, Any]) -> None:
@@ -204,7 +202,7 @@ class MetricsFile:
         self.file.flush()
 
     def secure(self) -> int:
-        """Flush to disk; the number of bytes that are safe."""
+        """Flush to disk and return the size of the file in bytes."""
         os.fsync(self.file.fileno())
         return os.fstat(self.file.fileno()).st_size
 

@@ -1,4 +1,4 @@
-"""The record of one run: what it writes into its folder, and what it tells its observer."""
+"""The record of one run: the files in its folder, and the progress for its observer."""
 
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,17 @@ from latebloom.models.sequence_model import SequenceModel
 
 
 class Journal:
-    """Metrics, observer and result of one run; the folder may be None, and then nothing is kept."""
+    """Metrics, observer and result of one run; nothing is saved if the folder is None."""
 
     def __init__(self, config: RunConfig, folder: RunFolder | None, observe: Observer | None) -> None:
         self.config, self.folder = config, folder
         self._observe = observe or (lambda progress: None)
         self._metrics: MetricsFile | None = None
         self._last_seen: dict[str, float | None] = {"loss": None, "accuracy": None, "accuracy_beyond": None}
-        self._untold: dict[str, float] = {}
+        self._unreported: dict[str, float] = {}
 
     def open(self, state: dict[str, Any] | None) -> None:
-        """Begin, or go on where `state()` was taken: what was written after that is cut off."""
+        """Begin, or continue from a `state()`; metrics that were written after it are removed."""
         written, digest = 0, None
         if state is not None:
             written, digest = state["metrics_bytes"], state["metrics_digest"]
@@ -33,7 +33,7 @@ class Journal:
             self._metrics = MetricsFile(self.folder.metrics_file, written, digest)
 
     def state(self) -> dict[str, Any]:
-        """Everything that `open` needs; the metrics are safe on disk when it returns."""
+        """Flush the metrics to disk and return what `open` needs to continue."""
         return {
             "metrics_bytes": self._metrics.secure() if self._metrics else 0,
             "metrics_digest": self._metrics.digest if self._metrics else None,
@@ -45,32 +45,34 @@ class Journal:
             self._metrics.close()
 
     def log(self, step: int, phase: str, rate: float, means: dict[str, float]) -> None:
-        """Mean losses up to a step; `phase` is the one that this step was in."""
+        """Record the mean losses up to a step; `phase` and `rate` are those of that step."""
         self._last_seen["loss"] = means["loss"]
         self._write({"step": step, "phase": phase, "learning_rate": rate} | means)
         switch = {} if self.config.delay is None else {"attention_is_in": float(phase == "full")}
-        self._untold |= {f"train/{name}": value for name, value in ({"learning_rate": rate} | switch | means).items()}
+        self._unreported |= {
+            f"train/{name}": value for name, value in ({"learning_rate": rate} | switch | means).items()
+        }
 
     def switched(self, step: int, reason: str | None) -> None:
         self._write({"step": step, "switch": reason})
 
     def checked(self, step: int, counts: list[Count], withheld: tuple[str, ...]) -> None:
-        """Held-out accuracy at the watched lengths; answers that are withheld do not count in what is shown."""
+        """Record held-out accuracy at the watched lengths; the shown accuracy excludes withheld answers."""
         length = self.config.training.length
         line: dict[str, Any] = {"step": step, "check": {}}
         for count in counts:
             named = {name: count.accuracy_of(name) for name in count.answers}
             line["check"][str(count.length)] = {"accuracy": count.accuracy} | named
-            self._untold |= {f"check/{count.length}/{name}": right for name, right in named.items()}
-            self._untold[f"check/{count.length}/accuracy"] = count.accuracy
-            asked = [right for name, right in named.items() if name not in withheld]
+            self._unreported |= {f"check/{count.length}/{name}": right for name, right in named.items()}
+            self._unreported[f"check/{count.length}/accuracy"] = count.accuracy
+            supervised = [right for name, right in named.items() if name not in withheld]
             if count.length in (length, CLAIM * length):
-                seen = min(asked) if withheld else count.accuracy
+                seen = min(supervised) if withheld else count.accuracy
                 self._last_seen["accuracy" if count.length == length else "accuracy_beyond"] = seen
         self._write(line)
 
-    def tell(self, step: int, phase: str, tested: float = 0.0, evaluation: Evaluation | None = None) -> None:
-        numbers, self._untold = self._untold, {}
+    def report(self, step: int, phase: str, tested: float = 0.0, evaluation: Evaluation | None = None) -> None:
+        numbers, self._unreported = self._unreported, {}
         more = {"numbers": numbers, "evaluation": evaluation, "tested": tested}
         self._observe(Progress(step, self.config.training.steps, phase, **self._last_seen, **more))
 
@@ -84,7 +86,7 @@ class Journal:
         seconds: float,
         stacked: int,
     ) -> TrainedRun:
-        """Write what a finished run leaves behind, the result last."""
+        """Write model, evaluation and result of a finished run, the result last."""
         result = {
             "config_hash": self.config.hash,
             "seed": self.config.seed,
@@ -101,17 +103,17 @@ class Journal:
             model.save_pretrained(self.folder.model)
             write_json(self.folder.evaluation_file, evaluation.to_json())
             write_json(self.folder.result_file, result)
-        self.tell(self.config.training.steps, "done", 1.0, evaluation)
+        self.report(self.config.training.steps, "done", 1.0, evaluation)
         return TrainedRun(self.config, model, evaluation, result, self.folder.path if self.folder else None)
 
     def non_finite(self, step: int, switch_step: int | None, last_checkpoint: Path | None) -> NonFiniteLossError:
-        """The error for a run whose numbers are no longer numbers."""
+        """Return the error for a run whose loss, gradient or weights are not finite."""
         delayed = self.config.delay is not None and (switch_step is None or switch_step >= step)
         phase = "delayed" if delayed else "full"
-        # A checkpoint is kept only if its loss, gradient and weights are numbers, so the last one is good.
-        good = f"the last good checkpoint is {last_checkpoint}" if last_checkpoint else "no checkpoint was kept"
+        # A checkpoint is saved only if loss, gradient and weights are finite, so the last one is good.
+        good = f"the last good checkpoint is {last_checkpoint}" if last_checkpoint else "no checkpoint was saved"
         return NonFiniteLossError(
-            f"the loss, the gradient or the weights were no longer numbers at step {step} (phase {phase}, "
+            f"the loss, the gradient or the weights were not finite at step {step} (phase {phase}, "
             f"learning rate peak {getattr(self.config.training, phase).learning_rate:g}); {good}"
         )
 

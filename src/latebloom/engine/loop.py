@@ -1,4 +1,4 @@
-"""Runs from beginning to end: steps, measurements, checkpoints, resumption, and the evaluation at the end."""
+"""Runs from beginning to end: steps, measurements, checkpoints, resumption, and the final evaluation."""
 
 import shutil
 import time
@@ -17,8 +17,8 @@ from latebloom.engine.folder import RunFolder
 from latebloom.engine.journal import Journal
 from latebloom.engine.older_checkpoints import upgrade
 from latebloom.engine.outcome import Observer, Progress, TrainedRun
-from latebloom.engine.stacks import refuse_member, stack_folders, stack_hashes
-from latebloom.engine.surroundings import memory_kept, own_torch_state, stop_requests
+from latebloom.engine.process_state import keep_freed_memory, preserve_torch_state, stop_requests
+from latebloom.engine.stacks import check_not_in_stack, stack_folders, stack_hashes
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, catch_full_disk
 from latebloom.evaluation.evaluate import evaluate_each
@@ -34,7 +34,7 @@ NamedObserver = Callable[[str, Progress], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The runs that were trained, and the error of each that failed."""
+    """The trained runs, and the error of each run that failed."""
 
     trained: dict[str, TrainedRun]
     failed: dict[str, NonFiniteLossError]
@@ -47,10 +47,10 @@ def run(
     device: str | None = None,
     observe: Observer | None = None,
 ) -> TrainedRun:
-    """Train a run, or continue it, or return the finished one that the folder holds."""
+    """Train a run, continue it from its checkpoint, or return it if the folder holds it finished."""
     folder = None if out is None else RunFolder(out)
     if folder is not None:
-        refuse_member(folder)
+        check_not_in_stack(folder)
     outcome = _train({"": Journal(config, folder, observe)}, None, choose_device(device))
     for error in outcome.failed.values():
         raise error
@@ -62,15 +62,15 @@ def run_stacked(
     out: str | Path | None,
     device: torch.device,
     *,
-    observe: NamedObserver = lambda name, seen: None,
+    observe: NamedObserver = lambda name, progress: None,
     capture: bool = True,
 ) -> Outcome:
-    """Train runs that may share a stack (`stack_key`) as one program, or continue them, in `out/NAME` each."""
+    """Train or continue runs with the same `stack_key` as one program, each in `out/NAME`."""
     journals = {
         name: Journal(
             config,
             None if out is None else RunFolder(Path(out) / name),
-            lambda seen, name=name: observe(name, seen),
+            lambda progress, name=name: observe(name, progress),
         )
         for name, config in configs.items()
     }
@@ -97,10 +97,10 @@ def _train(
             if folder.is_finished:
                 return Outcome({"": TrainedRun.load(folder.path)}, {})
             store = CheckpointStore(folder.checkpoints, [*configs[""].hashes, *folder.earlier_hashes()])
-        opened.enter_context(own_torch_state(device))
+        opened.enter_context(preserve_torch_state(device))
         opened.enter_context(precision(next(iter(configs.values())).training.precision))
         if device.type == "cpu":
-            opened.enter_context(memory_kept())
+            opened.enter_context(keep_freed_memory())
         stop_requested = opened.enter_context(stop_requests())
         if stack is not None:
             opened.enter_context(catch_full_disk(stack.parent))
@@ -118,7 +118,7 @@ def _train(
 
 
 class _Loop:
-    """What surrounds a trainer: wall-clock time, checkpoints, journals."""
+    """Drives a trainer, and keeps wall-clock time, checkpoints and journals."""
 
     def __init__(
         self,
@@ -157,9 +157,9 @@ class _Loop:
         return self.seconds_before + time.monotonic() - self.started
 
     def finish(self) -> Outcome:
-        """Train to the last step, evaluate, and write what the finished runs leave behind."""
+        """Train to the last step, evaluate, and write the results."""
         trainer, training = self.trainer, self.training
-        self._tell(trainer.alive)
+        self._report(trainer.alive)
         while trainer.step < training.steps:
             switched = trainer.advance()
             is_last = trainer.step == training.steps
@@ -194,7 +194,7 @@ class _Loop:
             if index in alive:
                 run = trainer.runs[index]
                 self.journals[index].log(trainer.step, run.phase_done, run.rate_done, means)
-        self._tell(alive)
+        self._report(alive)
 
     def _check(self) -> None:
         trainer = self.trainer
@@ -206,14 +206,14 @@ class _Loop:
             journal = self.journals[index]
             own = [counts[length][index] for length in journal.config.watched_lengths]
             journal.checked(trainer.step, own, trainer.runs[index].stage(trainer.step).withheld)
-        self._tell(trainer.alive)
+        self._report(trainer.alive)
 
-    def _tell(self, indices: Sequence[int]) -> None:
+    def _report(self, indices: Sequence[int]) -> None:
         for index in indices:
-            self.journals[index].tell(self.trainer.step, self.trainer.runs[index].stage(self.trainer.step).phase)
+            self.journals[index].report(self.trainer.step, self.trainer.runs[index].stage(self.trainer.step).phase)
 
     def _save(self) -> None:
-        """Keep a checkpoint, unless no run is worth continuing."""
+        """Save a checkpoint, unless every run has failed."""
         self.trainer.find_failures()
         self.saved_at = time.monotonic()
         if self.store is None or not self.trainer.alive:
@@ -239,9 +239,9 @@ class _Loop:
     def _evaluate(self) -> list[Any]:
         trainer, shared = self.trainer, self.trainer.shared
 
-        def tell(share: float) -> None:
+        def report(share: float) -> None:
             for index in trainer.alive:
-                self.journals[index].tell(trainer.step, "testing", share)
+                self.journals[index].report(trainer.step, "testing", share)
             if self.stop_requested():
                 raise self._interrupted()
 
@@ -254,7 +254,7 @@ class _Loop:
                 sequences=shared.evaluation.sequences,
                 seeds=trainer.seeds,
                 device=trainer.device,
-                progress=tell,
+                progress=report,
             )
 
     def _conclude(self, evaluations: list[Any], seconds: float) -> Outcome:
@@ -263,7 +263,7 @@ class _Loop:
         last = None if self.store is None or self.is_stack else self.store.latest
         for index, (name, journal) in enumerate(zip(self.names, self.journals, strict=True)):
             run = self.trainer.runs[index]
-            if journal.folder is not None and journal.folder.is_finished:  # killed while these were written
+            if journal.folder is not None and journal.folder.is_finished:  # killed while writing
                 trained[name] = TrainedRun.load(journal.folder.path)
             elif run.failed_step is not None:
                 failed[name] = journal.non_finite(run.failed_step, run.switch.step, last)

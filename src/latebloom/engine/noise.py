@@ -1,7 +1,7 @@
-"""Noise on what recurrences remember while they are trained.
+"""State noise: noise that is added to the states of recurrences at every token of training.
 
-A recurrence that is trained on short sequences may drift a little with every token and still be right; on long ones it
-is not. Disturbed at every token, it has to pull its states back to where they belong.
+The state of a recurrence that is trained on short sequences may drift a little with every token, which adds up on long
+sequences. With noise at every token, the recurrence has to learn to correct its state.
 
 Shapes: B sequences, T tokens, D width, N numbers a sequence.
 """
@@ -17,23 +17,23 @@ from latebloom.models.block import Residual
 from latebloom.tasks.random import fold, words
 
 _NOISE = 0x57A7
-"""Sets these numbers apart from those of the data."""
+"""Separates these random numbers from those of the data."""
 
 
 class StateNoise:
-    """Disturbs the recurrences of a model."""
+    """Adds noise to the states of the recurrences of a model."""
 
     def __init__(self, model: nn.Module) -> None:
         parts = model.modules()
         self._parts = [part for part in parts if isinstance(part, Residual) and part.role == "recurrence"]
 
     @contextmanager
-    def given(
+    def applied(
         self, deviation: float | Tensor, seed: int | Tensor, index: Tensor, shape: tuple[int, int]
     ) -> Iterator[None]:
-        """Within, the model's recurrences have the noise of batch `index` (B, T) of a seed, which is its own.
+        """Set the noise of batch `index` with `shape` (B, T) while the context lasts.
 
-        A deviation of 0 leaves them alone, and costs nothing; one that the device alone knows is a tensor.
+        A float deviation of 0 costs nothing. The deviation is a tensor if stacked runs differ in it.
         """
         if not isinstance(deviation, Tensor) and deviation == 0:
             yield
@@ -44,7 +44,7 @@ class StateNoise:
         try:
             for number, part in enumerate(self._parts):
                 width = part.norm.weight.shape[-1]
-                drawn = spread(key, rows, number, tokens * width).unflatten(1, (tokens, width))
+                drawn = uniform_noise(key, rows, number, tokens * width).unflatten(1, (tokens, width))
                 part.noise = deviation * drawn
             yield
         finally:
@@ -52,7 +52,7 @@ class StateNoise:
                 part.noise = None
 
 
-def spread(key: int | Tensor, rows: Tensor, stream: int, count: int) -> Tensor:
-    """Numbers (B, N) with mean 0 and deviation 1, uniform."""
+def uniform_noise(key: int | Tensor, rows: Tensor, stream: int, count: int) -> Tensor:
+    """Return uniform random numbers (B, N) with mean 0 and standard deviation 1."""
     share = (words(key, rows, stream, count) >> 40 & 0xFFFFFF).float() / (1 << 24)
     return sqrt(3) * (2 * share - 1)

@@ -1,4 +1,4 @@
-"""Checkpoints of earlier versions, brought into the form that this version reads."""
+"""Upgrade of the checkpoints of earlier versions."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ Tensors = dict[str, dict[str, Tensor]]
 
 
 def upgrade(tensors: Tensors, state: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
-    """Return tensors and state of a checkpoint in the present form.
+    """Return tensors and state of a checkpoint in the current format.
 
-    Until format 1 a single run had a form of its own, without an axis of runs, and stacks called their runs members.
+    In format 1 a single run had its own format without an axis of runs, and stacks called their runs members.
     """
     trainer = state["trainer"]
     if "runs" in trainer:

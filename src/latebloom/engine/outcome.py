@@ -1,4 +1,4 @@
-"""What a run tells while it goes on, and what is there when it is done."""
+"""The progress of a run while it trains, and the finished run."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from latebloom.models.sequence_model import SequenceModel
 
 @dataclass(frozen=True)
 class Progress:
-    """What an observer is told while a run goes on."""
+    """The progress of a run, as its observer receives it."""
 
     step: int
     steps: int
@@ -25,19 +25,19 @@ class Progress:
     """delayed, full, testing, done or failed."""
     loss: float | None = None
     accuracy: float | None = None
-    """Held-out accuracy at the training length, of all answers that are asked in this phase."""
+    """Held-out accuracy at the training length, of the answers that are supervised in this phase."""
     accuracy_beyond: float | None = None
     """The same at three times the training length."""
     tested: float = 0.0
     """The share of the final evaluation that is done."""
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """What was measured since the last word, by name: train/loss, check/75/accuracy and the like."""
+    """Metrics since the last report by name, such as train/loss or check/75/accuracy."""
     evaluation: Evaluation | None = None
     """The final evaluation, when done."""
 
     @classmethod
     def of_failed(cls, steps: int) -> "Progress":
-        """What is told of a run of so many steps that has failed."""
+        """Return the progress of a failed run of `steps` steps."""
         return cls(0, steps, "failed")
 
 
@@ -67,7 +67,7 @@ class TrainedRun:
         device: str | None = None,
         progress: Callable[[float], None] | None = None,
     ) -> Evaluation:
-        """Accuracy at other lengths, or on another number of sequences."""
+        """Return the accuracy by length, at other lengths or on another number of sequences."""
         with precision(self.config.training.precision):
             return evaluate(
                 self.model,
@@ -82,12 +82,12 @@ class TrainedRun:
 
     @classmethod
     def load(cls, path: str | Path) -> "TrainedRun":
-        """The finished run in a folder."""
+        """Return the finished run in a folder."""
         folder = RunFolder(path)
         config = folder.read_config()
         if not folder.is_finished:
-            raise CheckpointError(f"{path} is not finished; go on with `latebloom train --out {path}`")
-        if not (folder.model / "model.safetensors").exists():  # from_pretrained would ask the Hub for it
+            raise CheckpointError(f"{path} is not finished; continue with: latebloom train --out {path}")
+        if not (folder.model / "model.safetensors").exists():  # or from_pretrained would look for it on the Hub
             raise CheckpointError(f"{path} is damaged: there is no {folder.model / 'model.safetensors'}")
         model = SequenceModel.from_pretrained(folder.model)
         found = folder.read_json(folder.evaluation_file, "training_length", "lengths", "chance", "chance_of")

@@ -1,4 +1,4 @@
-"""One run of a trainer, as the host knows it."""
+"""The state of one run of a trainer on the host."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,7 @@ from latebloom.engine.schedule import rate_of_step
 
 @dataclass
 class RunState:
-    """What changes in a run apart from its tensors."""
+    """The state of a run apart from its tensors."""
 
     config: RunConfig
     switch: Switch = field(default_factory=Switch)
@@ -25,13 +25,13 @@ class RunState:
     _stage: Stage | None = None
 
     def stage(self, step: int) -> Stage:
-        """Return what the delay policy says for a step."""
-        if self._stage is None or 0.0 < self._stage.gate < 1.0:  # otherwise it changes at the switch alone
+        """Return the stage of the delay policy at a step."""
+        if self._stage is None or 0.0 < self._stage.gate < 1.0:  # otherwise it changes only at the switch
             self._stage = stage_at(self.config.delay, step, self.switch.step)
         return self._stage
 
     def switched(self) -> None:
-        """Forget the stage of before the switch."""
+        """Drop the cached stage from before the switch."""
         self._stage = None
 
     def rate(self, step: int) -> float:

@@ -1,4 +1,4 @@
-"""The learning rate of a step: a warm-up, then a cosine or a constant, anew in every phase unless told otherwise."""
+"""Learning rate schedules: a warm-up, then a cosine or a constant, restarted in each phase by default."""
 
 from math import cos, pi
 
@@ -7,7 +7,7 @@ from latebloom.engine.settings import Phase, Training
 
 
 def rate_of_step(training: Training, delay: Delay | None, switch_step: int | None, step: int) -> float:
-    """The rate of step 0, 1, ... of a run whose switch was at `switch_step`, if it was already."""
+    """Return the learning rate at step 0, 1, ...; `switch_step` is None until the switch."""
     if delay is None:
         return learning_rate(training.full, step, training.steps)
     phase = training.delayed if switch_step is None else training.full
@@ -19,7 +19,7 @@ def rate_of_step(training: Training, delay: Delay | None, switch_step: int | Non
 
 
 def learning_rate(phase: Phase, step: int, steps: int) -> float:
-    """The rate of step 0, 1, ... of a phase that lasts `steps` steps."""
+    """Return the learning rate at step 0, 1, ... of a phase with `steps` steps."""
     each = max(1, steps // phase.cycles)
     cycle = min(step // each, phase.cycles - 1)
     step -= cycle * each
@@ -33,9 +33,9 @@ def learning_rate(phase: Phase, step: int, steps: int) -> float:
 
 
 def unfinished_warmups(training: Training, delay: Delay | None) -> list[str]:
-    """A sentence for each phase that is over before its warm-up, so that its rate never reaches the peak."""
+    """Return a warning for each phase that ends before its warm-up, so that it never reaches its peak rate."""
     switch = 0 if delay is None else delay.until.latest_step(training.steps)
-    said = []
+    warnings = []
     phases = [("delayed", training.delayed, switch), ("full", training.full, training.steps - switch)]
     if delay is not None and not training.restart:  # one schedule over both
         phases = [("delayed", training.delayed, training.steps)]
@@ -43,10 +43,10 @@ def unfinished_warmups(training: Training, delay: Delay | None) -> list[str]:
         steps = max(1, length // phase.cycles)
         if length > 0 and steps <= phase.warmup:
             once = delay is not None and not training.restart
-            fields = [f"training.{one}.warmup" for one in (("delayed", "full") if once else (name,))]
+            fields = [f"training.{phase_name}.warmup" for phase_name in (("delayed", "full") if once else (name,))]
             where = f"a {'cycle' if phase.cycles > 1 else 'schedule' if once else 'phase'} of {steps}"
-            said.append(
+            warnings.append(
                 f"{fields[0]}: a warm-up of {phase.warmup} steps in {where} ends at {steps / phase.warmup:.0%} "
                 f"of the learning rate; set {' and '.join(f'{field}={steps // 10}' for field in fields)}, for example"
             )
-    return said
+    return warnings

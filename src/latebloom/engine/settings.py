@@ -1,4 +1,4 @@
-"""How a run is trained, as settings."""
+"""Training settings."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -7,7 +7,7 @@ from latebloom.errors import require
 from latebloom.fields import check_fields
 from latebloom.layers.precision import Precision
 
-Weighing = Literal["answers", "positions"]
+LossAverage = Literal["answers", "positions"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,15 +15,15 @@ class Phase:
     """The learning rate and the batches of one phase of training."""
 
     learning_rate: float = 2e-3
-    """The peak, after the warm-up."""
+    """The peak learning rate, after the warm-up."""
     warmup: int = 200
     """Steps in which the rate rises from 0 to its peak."""
     schedule: Literal["cosine", "constant"] = "cosine"
-    """What follows: a cosine down to 0 at the end of the phase, or the peak throughout."""
+    """After the warm-up: a cosine down to 0 at the end of the phase, or constant."""
     cycles: int = 1
-    """How often warm-up and schedule run through in the phase, each in an equal share of its steps."""
+    """How often warm-up and schedule are repeated, each in an equal share of the steps."""
     batch_size: int = 128
-    """Sequences a step."""
+    """Sequences per step."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -35,38 +35,36 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Everything between the first weights and the last."""
+    """How a model is trained."""
 
     length: int = 25
     """The training length: batches draw their length uniformly from 2 to this."""
     steps: int = 15_000
     """Optimizer steps in all."""
     delayed: Phase = field(default_factory=Phase)
-    """Until the switch."""
+    """The phase before the switch."""
     full: Phase = field(default_factory=Phase)
-    """After the switch, or all of joint training."""
+    """The phase after the switch, or all of joint training."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """AdamW's averaging factors."""
+    """The betas of AdamW."""
     weight_decay: float = 0.01
-    """AdamW's weight decay."""
+    """The weight decay of AdamW."""
     clip: float = 1.0
-    """The largest norm of the gradient."""
-    weigh: Weighing = "answers"
-    """What counts the same in the loss: every named answer, or every position at which one is asked."""
+    """The norm at which gradients are clipped."""
+    weigh: LossAverage = "answers"
+    """How the loss is averaged: per named answer (answers), or per supervised token (positions)."""
     precision: Precision = "tf32"
-    """Matrix products on a GPU: tf32 rounds their factors to 10 bits, float32 to 23 and takes longer,
-    bf16 to 7 and keeps the LSTM's gates in 16 bits; a CPU always computes in float32."""
+    """Matrix products on a GPU: tf32 rounds their factors to 10 bits; float32 keeps 23 and is slower; bf16 rounds to 7
+    and keeps the LSTM's gates in 16 bits. A CPU always computes in float32."""
     restart: bool = True
-    """Whether the learning rate's warm-up and schedule begin anew at the switch; otherwise they run once through all
-    steps."""
+    """Whether warm-up and schedule of the learning rate restart at the switch, or run once over all steps."""
     recurrence_factor: float = 1.0
-    """After a switch, the recurrence learns at this factor of the rate."""
+    """A factor on the learning rate of the recurrence after the switch."""
     attention_factor: float = 1.0
-    """After a switch, attention learns at this factor of the rate."""
+    """A factor on the learning rate of attention after the switch."""
     state_noise: float = 0.0
-    """The deviation of the noise on what recurrences remember, at every token of training, for them to learn to pull
-    their states back; whether it helps depends on the rest (docs/results). Tests are without; the paper's form has
-    none."""
+    """The standard deviation of the state noise: noise that is added to the states of recurrences at every token of
+    training, so that they learn to correct their states. Evaluation is without it; the paper's form has none."""
     log_every: int = 50
     """Steps between lines in metrics.jsonl."""
     check_every: int = 200
@@ -84,6 +82,4 @@ class Training:
         require(self.clip > 0, "clip", self.clip, "above 0")
         require(self.recurrence_factor >= 0, "recurrence_factor", self.recurrence_factor, "0 or more")
         require(self.attention_factor >= 0, "attention_factor", self.attention_factor, "0 or more")
-        require(
-            0 <= self.state_noise <= 1, "state_noise", self.state_noise, "from 0 to 1: what is remembered is about 1"
-        )
+        require(0 <= self.state_noise <= 1, "state_noise", self.state_noise, "from 0 to 1: states are about 1")

@@ -1,4 +1,4 @@
-"""Many models as one program: their parameters with a leading axis, `vmap` over it, and one optimizer update.
+"""Many models as one program: parameters with a leading axis, `vmap` over it, and one optimizer update.
 
 Shapes: S models, P parameters of a model in one row, R roles.
 """
@@ -18,7 +18,7 @@ from latebloom.models.sequence_model import SequenceModel
 
 
 class Stacked(Backend):
-    """S models of one shape. The parameters of a model are one row of `flat`, attention's last."""
+    """S models of one shape. The parameters of a model are one row of `flat`; those of attention are last."""
 
     def __init__(self, models: Sequence[SequenceModel], training: Training, device: torch.device) -> None:
         by_role = parameters_by_role(models[0])
@@ -44,10 +44,10 @@ class Stacked(Backend):
         self._adamw = AdamW(training.betas, training.weight_decay)
 
     def each(self, function: Callable[..., Any], *per_model: Tensor) -> Any:
-        def one(parameters: dict[str, Tensor], *arguments: Any) -> Any:
+        def apply(parameters: dict[str, Tensor], *arguments: Any) -> Any:
             return function(lambda *inputs: functional_call(self.template, parameters, inputs), *arguments)
 
-        return vmap(one, randomness="error")(self.parameters, *per_model)
+        return vmap(apply, randomness="error")(self.parameters, *per_model)
 
     def update(self, losses: Tensor, rates: Tensor, counts: Tensor, trains_attention: bool | None) -> Tensor:
         end = self.ends[-2] if trains_attention is False else self.ends[-1]
@@ -82,15 +82,15 @@ class Stacked(Backend):
         return torch.hypot(rest, torch.where(counts[:, -1] > 0, attention, 0.0))
 
     def reset_attention(self, index: int) -> None:
-        """Nothing to do: the moments of parameters that were not trained are still zero."""
+        """Do nothing: the moments of parameters that were not trained are still zero."""
 
     def finite(self) -> list[bool]:
         return self.flat.isfinite().all(dim=1).tolist()
 
     def model(self, index: int) -> SequenceModel:
-        alone = SequenceModel(self.template.settings, self.template.vocabulary_size)
-        alone.load_state_dict({name: value[index].detach().cpu() for name, value in self.parameters.items()})
-        return alone
+        single = SequenceModel(self.template.settings, self.template.vocabulary_size)
+        single.load_state_dict({name: value[index].detach().cpu() for name, value in self.parameters.items()})
+        return single
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         return {"stack": {"parameters": self.flat, "first": self.first, "second": self.second}}

@@ -1,7 +1,7 @@
-"""Which runs may be trained as one program, and where a stack of them keeps its checkpoints.
+"""Stacks: runs that are trained as one program, and the folder of their checkpoints.
 
-Each run of a stack has a folder of its own with what it would have alone, except for the checkpoints: those are of the
-whole stack, in `stack-HASH/checkpoints` beside the folders of the runs.
+Each run of a stack has its own folder, as if it was trained alone, but without checkpoints. The checkpoints contain the
+whole stack, in `stack-HASH/checkpoints` next to the folders of the runs.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from latebloom.errors import CheckpointError, ConfigError
 
 
 def stack_key(config: RunConfig) -> RunConfig:
-    """Return what runs must share to be trained as one: all but the seed, the learning rates, the averaging of the
-    loss, the state noise and the delay.
+    """Return the settings that the runs of a stack must share: all except seed, learning rates, averaging of the loss,
+    state noise and delay.
 
-    Where the phases have batches of different sizes, all runs must also switch at the same step; a trigger that
-    measures the model cannot promise that, so such a run stands alone.
+    If the phases have different batch sizes, all runs must also switch at the same step. A trigger that measures the
+    model cannot guarantee that, so such a run is trained alone.
     """
     if not config.model.can_be_stacked:
         return config
@@ -41,28 +41,28 @@ def stack_key(config: RunConfig) -> RunConfig:
 
 
 def check_stackable(configs: Sequence[RunConfig]) -> None:
-    """Raise unless runs may be trained as one program."""
+    """Raise unless runs can be trained as one program."""
     if len(configs) > 1 and len({stack_key(config).hash for config in configs}) != 1:
         raise ConfigError(
-            "these runs differ in more than seed, learning rates, averaging of the loss, state noise and delay, "
-            "so they cannot be stacked"
+            "these runs cannot be stacked: they differ in more than seed, learning rates, averaging of the loss, "
+            "state noise and delay"
         )
 
 
 def stack_hashes(configs: dict[str, RunConfig]) -> list[str]:
-    """Return the hash of a stack of these runs, and those that earlier versions gave to it."""
+    """Return the hash of a stack of these runs, followed by those of earlier versions."""
     versions = zip(*(config.hashes for config in configs.values()), strict=False)
     members = ["\n".join(map(" ".join, zip(configs, hashes, strict=True))) for hashes in versions]
     return [hashlib.sha256(text.encode()).hexdigest()[:12] for text in members]
 
 
 def stack_folders(configs: dict[str, RunConfig]) -> list[str]:
-    """Return the name of the folder with a stack's checkpoints, and its names in earlier versions."""
+    """Return the name of the folder of a stack, followed by its names in earlier versions."""
     return [f"stack-{name}" for name in stack_hashes(configs)]
 
 
-def refuse_member(folder: RunFolder) -> None:
-    """Raise if a run was interrupted in a stack: the checkpoints are of all its runs, so alone it would start over."""
+def check_not_in_stack(folder: RunFolder) -> None:
+    """Raise if a run was interrupted in a stack: it has no checkpoint of its own, so alone it would start over."""
     if folder.is_finished or latest_checkpoint(folder.checkpoints) is not None:
         return
     path = folder.path.absolute()
@@ -71,10 +71,10 @@ def refuse_member(folder: RunFolder) -> None:
             try:
                 members = RunFolder(file.parent).read_json(file)
             except CheckpointError:
-                continue  # damaged or not ours: nothing that could be continued
+                continue  # damaged or not a stack: nothing to continue
             if path.relative_to(parent).as_posix() in members and latest_checkpoint(file.parent / "checkpoints"):
-                words = folder.read_json(path / "environment.json", "command")["command"]
+                command = folder.read_json(path / "environment.json", "command")["command"]
                 raise CheckpointError(
-                    f"{folder.path} was trained in a stack of {len(members)} runs and continues with them: "
-                    f"latebloom {shlex.join(words[1:])}; to train it alone from the beginning, remove {file.parent}"
+                    f"{folder.path} was trained in a stack of {len(members)} runs; continue with: "
+                    f"latebloom {shlex.join(command[1:])}; to train it alone from the beginning, remove {file.parent}"
                 )

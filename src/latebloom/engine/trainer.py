@@ -1,8 +1,8 @@
-"""Runs in progress: everything that a step changes, and everything that a resumed run needs.
+"""The trainer: everything that a step changes, and everything that a resumed run needs.
 
-One trainer drives one run on a CPU, one on a GPU, and hundreds on a GPU. What differs is in the backend.
+The same trainer trains one run or a stack of hundreds, on a CPU or a GPU; the difference is in the backend.
 
-Shapes: S runs, R roles of parameters, N numbers that are logged.
+Shapes: S runs, R roles of parameters, N logged metrics.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,16 +27,16 @@ from latebloom.models.sequence_model import SequenceModel
 from latebloom.tasks.stream import Stream
 
 CHECK_SEQUENCES = 256
-"""How many held-out sequences a check during training takes."""
+"""The number of held-out sequences of a check during training."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class StepForm:
-    """What the runs of a step share, known to the host; a step is captured once for each form.
+    """The properties of a step that the host knows; a step is captured once for each form.
 
-    None stands for what differs between the runs; the step reads it from the device.
+    None means that the runs differ; the step reads the value from the device.
     """
 
     length: int
@@ -47,7 +47,7 @@ class StepForm:
 
 
 class Trainer:
-    """Models, optimizers, delays and data positions of runs that may be trained as one program (`stack_key`)."""
+    """Models, optimizers, delays and data positions of runs with the same `stack_key`."""
 
     def __init__(
         self, configs: Sequence[RunConfig], device: torch.device, *, stacked: bool | None = None, capture: bool = True
@@ -57,7 +57,7 @@ class Trainer:
         self.device, self.step = device, 0
         self.runs = [RunState(config) for config in configs]
         self.shared = configs[0]
-        """The configuration of the first run, for what all of them share."""
+        """The configuration of the first run, for the settings that all of them share."""
         task, training = self.shared.task, self.shared.training
         models = [_first_model(config) for config in configs]
         if len(models) > 1 if stacked is None else stacked:
@@ -72,12 +72,12 @@ class Trainer:
         self._state_noise = _common([config.training.state_noise for config in configs])
         self._per_token = _common([config.training.weigh == "positions" for config in configs])
         self._index = torch.zeros((), dtype=torch.int64, device=device)
-        # What a step reads of each run: learning rates and step counts of the roles, gate, state noise, whether the
+        # The inputs of a step for each run: learning rates and step counts of the roles, gate, state noise, whether the
         # loss is averaged per token, and which answers are in the loss.
         roles = len(self.backend.roles)
         self._control_sizes = [roles, roles, 1, 1, 1, len(task.answers)]
         self._controls = torch.zeros(len(configs), sum(self._control_sizes), device=device)
-        # Sums since the last reading stay on the device: reading them every step would make the host wait.
+        # Sums stay on the device until they are logged, because reading them at every step would make the host wait.
         self._logged = ["loss", "gradient_norm", *(f"loss_{name}" for name in task.answers)]
         self._sums = torch.zeros(len(configs), len(self._logged), device=device)
         self._first_bad = torch.full((len(configs),), -1, dtype=torch.int64, device=device)
@@ -91,12 +91,12 @@ class Trainer:
         self.step += 1
         self._checked = {}
         switched = [index for index, run in enumerate(self.runs) if self._after_step(index, run)]
-        if switched:  # what a trigger measured was the model before the switch
+        if switched:  # the trigger has measured the model before the switch
             self._checked = {}
         return switched
 
     def rehearse(self, length: int) -> None:
-        """Do the largest step without changing a parameter, to see how much memory it takes."""
+        """Do the largest step without changing a parameter, to measure its memory."""
         self._controls.zero_()  # no role has a step count, so none is trained
         training = self.shared.training
         batch_size = max(training.full.batch_size, training.delayed.batch_size)
@@ -108,7 +108,7 @@ class Trainer:
         phase = _common([stage.phase for stage in stages])
         batch_size = (training.delayed if phase == "delayed" else training.full).batch_size
         gate, withheld = _common([stage.gate for stage in stages]), _common([stage.withheld for stage in stages])
-        # A stack is either uniform or mixed in everything, so that few forms have to be captured.
+        # Mixed stacks share one form per length and batch size, so that few forms have to be captured.
         uniform = withheld is not None and (gate == 0.0 or (gate == 1.0 and phase == "full"))
         if len(stages) > 1 and not uniform:
             return StepForm(length, batch_size, None, None, None)
@@ -141,7 +141,7 @@ class Trainer:
         task, backend = self.shared.task, self.backend
         rates, counts, gates, noises, per_tokens, included = self._controls.split(self._control_sizes, dim=1)
 
-        def one(
+        def one_run(
             model: Any, seed: Tensor | int, gate: Tensor, noise: Tensor, per_token: Tensor, included: Tensor
         ) -> tuple[Tensor, Tensor]:
             seed = seed if self._seed is None else self._seed
@@ -150,7 +150,7 @@ class Trainer:
             ).without(form.withheld or ())
             backend.set_gate(gate if form.gate is None else form.gate)
             deviation = noise if self._state_noise is None else self._state_noise
-            with self._noise.given(deviation, seed, self._index, batch.shape):
+            with self._noise.applied(deviation, seed, self._index, batch.shape):
                 losses = answer_losses(model, batch)
             loss = total_loss(
                 losses,
@@ -162,7 +162,7 @@ class Trainer:
             return loss, torch.stack([part.detach() for part in each])
 
         backend.start_step()
-        losses, each = backend.each(one, self.seeds, gates[:, 0], noises[:, 0], per_tokens[:, 0], included)
+        losses, each = backend.each(one_run, self.seeds, gates[:, 0], noises[:, 0], per_tokens[:, 0], included)
         backend.set_gate(1.0)
         norms = backend.update(losses, rates, counts, form.trains_attention)
         losses = losses.detach()
@@ -174,7 +174,7 @@ class Trainer:
     def _after_step(self, index: int, run: RunState) -> bool:
         run.summed += 1
         delay = run.config.delay
-        # A run that has failed switches like the others, which must not depend on when its failure was noticed.
+        # A failed run switches too, so that the others do not depend on when its failure was noticed.
         if delay is None or run.switch.step is not None:
             return False
         moment = Moment(self.step, run.config.training.steps, lambda multiple: self.state_tracking(multiple, index))
@@ -212,8 +212,8 @@ class Trainer:
         return [index for index, run in enumerate(self.runs) if run.failed_step is None]
 
     def check(self, length: int) -> list[Count]:
-        """Return the held-out accuracy of every run now."""
-        if length not in self._checked:  # triggers ask for one run after the other
+        """Return the current held-out accuracy of every run."""
+        if length not in self._checked:  # triggers measure one run after the other
             with self.current_gates() as each:
                 self._checked[length] = count_correct(
                     each,
@@ -234,11 +234,11 @@ class Trainer:
         by_run = torch.tensor(gates, device=self.device)
 
         def each(function: Callable[..., Any], *per_model: Tensor) -> Any:
-            def one(model: Any, gate: Tensor, *arguments: Any) -> Any:
+            def gated(model: Any, gate: Tensor, *arguments: Any) -> Any:
                 self.backend.set_gate(common if common in (0.0, 1.0) else gate)
                 return function(model, *arguments)
 
-            return self.backend.each(one, by_run, *per_model)
+            return self.backend.each(gated, by_run, *per_model)
 
         try:
             with evaluating(self.backend.template):
@@ -257,11 +257,11 @@ class Trainer:
         return {**self.backend.tensors(), "sums": {"sums": self._sums, "first_bad": self._first_bad}}
 
     def state(self) -> dict[str, Any]:
-        """Return everything else, as plain data."""
+        """Return the rest of the state, as plain data."""
         return {"step": self.step, "runs": [run.state_dict() for run in self.runs]}
 
     def load(self, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
-        """Continue where `tensors` and `state` were taken."""
+        """Continue from the results of `tensors` and `state`."""
         self.backend.load(tensors)
         self._sums.copy_(tensors["sums"]["sums"])
         self._first_bad.copy_(tensors["sums"]["first_bad"])

@@ -1,4 +1,4 @@
-"""Accuracy by length: the measure of everything here."""
+"""Evaluation: accuracy by length."""
 
 from latebloom.evaluation.accuracy import Count, count_correct
 from latebloom.evaluation.evaluate import evaluate

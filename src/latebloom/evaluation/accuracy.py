@@ -18,12 +18,12 @@ from latebloom.tasks.task import Split, Task
 TOKENS_AT_ONCE = {"cpu": 1 << 14, "cuda": 1 << 18}
 """Sequences are evaluated in pieces of about this many tokens, so that memory does not grow with the length."""
 STACK_FACTOR = {"cpu": 1, "cuda": 8}
-"""A stack evaluates this many times the tokens that one model would at once, so that every model has some."""
+"""A stack evaluates this many times the tokens that one model would at once, so that every model has enough."""
 
 
 @dataclass(frozen=True)
 class Count:
-    """Right answers among sequences of one length."""
+    """The number of right answers on sequences of one length."""
 
     length: int
     sequences: int
@@ -53,7 +53,7 @@ def apply_to_one(model: nn.Module, function: Callable[..., Any], *per_model: Ten
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode for a while."""
+    """Put a model into evaluation mode while the context lasts."""
     was_training = model.training
     model.eval()
     try:
@@ -73,9 +73,9 @@ def count_correct(
     device: torch.device | str = "cpu",
     progress: Callable[[int], None] | None = None,
 ) -> list[Count]:
-    """Count the right answers of each of S models, on `sequences` sequences of its own seed (S,).
+    """Count the right answers of each of S models, on `sequences` sequences of its seed (S,).
 
-    `each(function, *arguments)` calls a function of one model and its arguments for every model, such as
+    `each(function, *arguments)` calls `function(model, *arguments)` for every model, such as
     `partial(apply_to_one, model)`. `progress` is called with the number of sequences that are done.
     """
     task.check_length(length)
@@ -87,11 +87,11 @@ def count_correct(
         for first in range(0, sequences, at_once):
             size = min(at_once, sequences - first)
 
-            def one(model: Any, seed: Tensor, first: int = first, size: int = size) -> Tensor:
+            def compare(model: Any, seed: Tensor, first: int = first, size: int = size) -> Tensor:
                 batch = task.batch(seed, split, 0, length=length, size=size, first_row=first, device=device).scored()
                 return model(batch.tokens, batch.positions).argmax(dim=-1) == batch.targets
 
-            found.append(each(one, seeds))
+            found.append(each(compare, seeds))
             if progress is not None:
                 progress(first + size)
     right = torch.cat(found, dim=1)  # (S, sequences, A)
@@ -103,7 +103,7 @@ def count_correct(
 
 
 def check_lengths(task: Task, lengths: Sequence[int], sequences: int) -> list[int]:
-    """Return the lengths in order, each once; raise if there are none or the task cannot make one."""
+    """Return the lengths sorted and without duplicates; raise if there are none or the task does not support one."""
     require(sequences >= 1, "sequences", sequences, "1 or more")
     if not lengths:
         raise ConfigError("lengths: the list is empty; name at least one, such as 25,50,75")

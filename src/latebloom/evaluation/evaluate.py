@@ -60,11 +60,11 @@ def evaluate_each(
     by_length = []
     for i, length in enumerate(lengths):
 
-        def tell(finished: int, i: int = i) -> None:
+        def report(finished: int, i: int = i) -> None:
             if progress is not None:
                 progress((sum(work[:i]) + work[i] * finished / sequences) / sum(work))
 
-        found = count_correct(each, task, length, sequences=sequences, seeds=seeds, device=device, progress=tell)
+        found = count_correct(each, task, length, sequences=sequences, seeds=seeds, device=device, progress=report)
         by_length.append(found)
     return [
         Evaluation(training_length, counts, task.chance, task.chance_all) for counts in zip(*by_length, strict=True)

@@ -1,4 +1,4 @@
-"""Exact binomial intervals (Clopper and Pearson), from the standard library alone.
+"""Exact binomial intervals (Clopper and Pearson), with the standard library only.
 
 The bounds are quantiles of beta distributions; a bisection over the regularized incomplete beta function finds them.
 scipy does this too, but evaluation runs where only torch is installed.
@@ -11,7 +11,7 @@ from math import exp, lgamma, log
 
 @lru_cache(maxsize=4096)
 def binomial_interval(correct: int, total: int, level: float = 0.95) -> tuple[float, float]:
-    """The interval for the accuracy behind `correct` of `total`."""
+    """Return the confidence interval for the accuracy if `correct` of `total` answers are right."""
     if not 0 <= correct <= total or total < 1:
         raise ValueError(f"{correct} of {total} is not a count of right answers")
     tail = (1 - level) / 2
@@ -21,7 +21,7 @@ def binomial_interval(correct: int, total: int, level: float = 0.95) -> tuple[fl
 
 
 def beta_cdf(x: float, a: float, b: float) -> float:
-    """The regularized incomplete beta function, by its continued fraction."""
+    """Return the regularized incomplete beta function, from its continued fraction."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):  # the fraction converges fast below the mean; use the symmetry above it
@@ -48,7 +48,7 @@ def beta_cdf(x: float, a: float, b: float) -> float:
 
 
 def _bisect(is_below: Callable[[float], bool]) -> float:
-    """The point in (0, 1) where a condition that holds below it stops holding."""
+    """Return the point in (0, 1) up to which a condition holds."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""What an evaluation found: accuracy by length, reach, cliff."""
+"""The result of an evaluation: accuracy by length, reach and cliff."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ HOLDS_AT = 0.9
 
 
 def held_length(counts: Sequence[Count]) -> int:
-    """The longest tested length up to which every tested length holds; 0 if the shortest does not."""
+    """Return the longest tested length up to which every tested length holds; 0 if the shortest does not."""
     held = 0
     for count in sorted(counts, key=lambda count: count.length):
         if count.accuracy < HOLDS_AT:
@@ -26,9 +26,9 @@ def held_length(counts: Sequence[Count]) -> int:
 
 
 def cliff(counts: Sequence[Count], training_length: int) -> int | None:
-    """The first tested length, at most twice the training length, with less than half of its accuracy.
+    """Return the first length up to twice the training length with less than half the accuracy at the training length.
 
-    None if there is no such length, or if the model does not hold at the training length in the first place.
+    Return None if there is no such length, or if the model does not hold at the training length.
     """
     at = {count.length: count.accuracy for count in counts}
     start = at.get(training_length, 0.0)
@@ -55,12 +55,12 @@ class Evaluation:
 
     @property
     def reach(self) -> float:
-        """The longest length up to which every tested one holds, in training lengths."""
+        """The longest length up to which every tested length holds, in training lengths."""
         return held_length(self.counts) / self.training_length
 
     @property
     def mean_beyond(self) -> float:
-        """Mean accuracy over the tested lengths beyond the training length; over all where none is."""
+        """Mean accuracy over the tested lengths beyond the training length, or over all if there is none."""
         beyond = [length for length in self.lengths if length > self.training_length]
         return mean(self.accuracy(length) for length in beyond or self.lengths)
 
@@ -70,19 +70,19 @@ class Evaluation:
 
     @property
     def cliff_tested(self) -> bool:
-        """Whether the lengths say anything about a cliff: the training length and one up to twice it."""
+        """Whether a cliff can be found: the training length and a length up to twice it were tested."""
         start = self.training_length
         return start in self.lengths and any(start < length <= 2 * start for length in self.lengths)
 
     def accuracy(self, length: int, answer: str | None = None) -> float:
-        """The accuracy at a tested length, of one named answer or of all together."""
+        """Return the accuracy at a tested length, of one named answer or of all together."""
         count = next((count for count in self.counts if count.length == length), None)
         if count is None:
             raise KeyError(f"length {length} was not tested; tested: {', '.join(map(str, self.lengths))}")
         return count.accuracy if answer is None else count.accuracy_of(answer)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, with the counts that everything else follows from."""
+        """Return plain data that `from_json` reads."""
         return {
             "training_length": self.training_length,
             "reach": self.reach,

@@ -1,4 +1,4 @@
-"""How a trained model is tested, as settings."""
+"""Evaluation settings."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ from latebloom.fields import check_fields
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluating:
-    """Which lengths are tested, and on how many sequences."""
+    """The tested lengths, and the number of sequences."""
 
     multiples: tuple[float, ...] = (0.4, 1, 1.2, 1.4, 2, 3, 4, 6, 8)
     """The tested lengths, in training lengths."""
     sequences: int = 1024
-    """How many sequences a length."""
+    """Sequences per length."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -22,4 +22,5 @@ class Evaluating:
         require(self.sequences >= 1, "sequences", self.sequences, "1 or more")
 
     def lengths(self, training_length: int, shortest: int = 1) -> list[int]:
+        """Return the tested lengths, none below `shortest`."""
         return sorted({max(shortest, round(multiple * training_length)) for multiple in self.multiples})

@@ -1,1 +1,1 @@
-"""Delayed attention in other people's trainers. Each file is thin, and imports its library when it is imported."""
+"""Delayed attention in Transformers, Lightning and Accelerate. Each file imports its library."""

@@ -3,8 +3,8 @@
     model, optimizer, data = accelerator.prepare(model, optimizer, data)
     delay = delayed_attention(accelerator, model, optimizer, until=at_step(6_000))
 
-The switch happens between optimizer steps only, whatever is accumulated; `accelerator.save_state` keeps it in a file of
-its own, and `accelerator.load_state` refuses a checkpoint without one.
+The switch is always between optimizer steps, also with gradient accumulation. `accelerator.save_state` saves the delay
+in its own file, and `accelerator.load_state` raises if a checkpoint has none.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ _delays: WeakKeyDictionary[Accelerator, int] = WeakKeyDictionary()
 def delayed_attention(
     accelerator: Accelerator, model: nn.Module, optimizer: torch.optim.Optimizer, **settings: Any
 ) -> DelayedAttention:
-    """`DelayedAttention` for what `accelerator.prepare` returned, saved and loaded with its state."""
+    """Return a `DelayedAttention` for a prepared model and optimizer; it is saved and loaded with the accelerator."""
     delay = DelayedAttention(accelerator.unwrap_model(model), optimizer, **settings)
     number = _delays.get(accelerator, 0)
     _delays[accelerator] = number + 1
@@ -36,8 +36,8 @@ def delayed_attention(
     def load(models: list[nn.Module], folder: str) -> None:
         if not (Path(folder) / name).is_file():
             raise ConfigError(
-                f"delay: the checkpoint {folder} was saved without the delay, so it does not say whether attention "
-                "was let in"
+                f"delay: the checkpoint {folder} was saved without the delay, so it is not known whether "
+                "attention was enabled"
             )
         delay.load_state_dict(torch.load(Path(folder) / name, weights_only=True))
 

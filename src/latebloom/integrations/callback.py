@@ -1,4 +1,4 @@
-"""What the callbacks for different trainers share: settings first, and a delay while training lasts."""
+"""The base of the callbacks for different trainers."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from latebloom.errors import ConfigError
 
 
 class DelayCallback:
-    """Holds the settings of a delay until a trainer has a model and an optimizer for it."""
+    """Keeps the settings of a delay until a trainer has a model and an optimizer."""
 
     def __init__(
         self,
@@ -41,29 +41,29 @@ class DelayCallback:
     def _begin(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int | None, state: dict[str, Any] | None
     ) -> None:
-        """Hold attention back, or go on from a state."""
-        self._detach()  # of a training before this one that did not come to its end
+        """Hold attention back, or continue from a state."""
+        self._detach()  # in case an earlier training was interrupted
         self.delay = DelayedAttention(model, optimizer, until=self.until, steps=steps, **self._settings)
         self._attached = True
         if state is not None:
             self.delay.load_state_dict(state)
 
-    def _refuse_to_guess(self, step: int) -> ConfigError:
-        """The error for a checkpoint without the state of a delay."""
+    def _missing_state(self, step: int) -> ConfigError:
+        """Return the error for a checkpoint without the state of the delay."""
         return ConfigError(
-            f"delay: the checkpoint at step {step} was saved without {type(self).__name__}, so it does not say whether "
-            "attention was let in"
+            f"delay: the checkpoint at step {step} was saved without {type(self).__name__}, so it is not known whether "
+            "attention was enabled"
         )
 
     def _end(self) -> None:
-        """Leave the model as it was found, unless attention is still left out: then say so."""
+        """Restore the model, or warn if attention is still left out."""
         if self.delay is None:
             return
         if not self.delay.attention_held:
             self._detach()
             return
         warnings.warn(
-            "delay: training ended before attention was let in; it is still left out and was never trained",
+            "delay: training ended before attention was enabled; it is still left out and was never trained",
             stacklevel=3,
         )
 

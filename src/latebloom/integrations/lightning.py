@@ -2,7 +2,7 @@
 
     L.Trainer(callbacks=[DelayedAttention(until=at_step(6_000))])
 
-The delay begins when training begins, is saved with every checkpoint and restored with it. Gate and phase are logged as
+The delay begins when training begins, is saved with every checkpoint and restored with it. The gate is logged as
 `attention_gate` and `attention_held`. For `at_tokens`, call `callback.delay.count_tokens(tokens)` in `training_step`.
 """
 
@@ -16,11 +16,11 @@ from latebloom.integrations.callback import DelayCallback
 
 
 class DelayedAttention(DelayCallback, L.Callback):
-    """Holds the attention of the module back until the trigger fires."""
+    """Hold the attention of the module back until the trigger fires."""
 
     _restored: dict[str, Any] | None = None
-    _told: Any = None
-    _in_validation = False
+    _last_value: Any = None
+    _is_validation_metric = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if len(trainer.optimizers) != 1:
@@ -30,16 +30,16 @@ class DelayedAttention(DelayCallback, L.Callback):
         self._begin(pl_module, trainer.optimizers[0], known, self._state_to_continue(trainer))
 
     def _state_to_continue(self, trainer: L.Trainer) -> dict[str, Any] | None:
-        """The state to go on from: of a checkpoint, or of this trainer's `fit` before; None where training begins."""
+        """Return the state of a checkpoint or of this trainer's previous `fit`; None if training begins."""
         restored, self._restored = self._restored, None
         if trainer.global_step == 0 or restored is not None:
             return restored
         if trainer.ckpt_path is None and self.delay is not None:
             return self.delay.state_dict()
-        raise self._refuse_to_guess(trainer.global_step)
+        raise self._missing_state(trainer.global_step)
 
     def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any) -> None:
-        if self.delay is not None:  # before Lightning clips, also where processes have shared their gradients
+        if self.delay is not None:  # before Lightning clips, also in distributed training
             self.delay.before_step()
 
     def on_train_batch_end(
@@ -47,22 +47,22 @@ class DelayedAttention(DelayCallback, L.Callback):
     ) -> None:
         if self.delay is None:
             return
-        if not self._in_validation:
+        if not self._is_validation_metric:
             self._report(trainer)
         pl_module.log_dict({"attention_gate": self.delay.gate, "attention_held": float(self.delay.attention_held)})
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._told = self._metric(trainer)
+        self._last_value = self._metric(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # Told here once, and not after the batches that follow, where Lightning still shows the value.
-        self._in_validation = self._report(trainer)
+        # Reported here once, because Lightning still shows the value after the following batches.
+        self._is_validation_metric = self._report(trainer)
 
     def _report(self, trainer: L.Trainer) -> bool:
-        """Tell the delay of a new value of the metric that it watches; True if there is one."""
-        value, told = self._metric(trainer), self._told
-        self._told = value
-        if value is None or value is told or self.delay is None or trainer.sanity_checking:
+        """Report a new value of the metric to the delay; return whether there was one."""
+        value, previous = self._metric(trainer), self._last_value
+        self._last_value = value
+        if value is None or value is previous or self.delay is None or trainer.sanity_checking:
             return False
         self.delay.report(float(value))
         return True

@@ -1,6 +1,6 @@
-"""A model from a path of any kind that `latebloom inspect` takes; nothing is ever downloaded, no pickle is read.
+"""Models from local paths, for `latebloom inspect`; nothing is downloaded or unpickled.
 
-Unlike its neighbours, this file imports Transformers only when a path asks for it.
+Unlike the other integrations, this file imports Transformers only if it is needed.
 """
 
 import json
@@ -14,25 +14,25 @@ from torch import nn
 
 from latebloom.config import load_config
 from latebloom.engine.checkpoint import latest_checkpoint, load_checkpoint
-from latebloom.engine.folder import RunFolder, run_around
+from latebloom.engine.folder import RunFolder, enclosing_run
 from latebloom.errors import ConfigError, unknown
 from latebloom.models import SequenceModel
 from latebloom.models.sharing import read_model_settings
 
 LARGEST = 2_000_000_000
-"""Models with more parameters than this are looked at without their weights."""
-RANDOM = "random, as the configuration gives them before training"
+"""Models with more parameters than this are inspected without their weights."""
+RANDOM = "random, as initialized from the configuration"
 
 
 def load_model(path: str | Path) -> tuple[nn.Module, str]:
-    """The model at a path, and words that say where its weights come from."""
+    """Return the model at a path, and a description of where its weights come from."""
     path = Path(path)
     if not path.exists():
         raise ConfigError(f"inspect: there is no {path} on this machine; give a folder or a config.json")
     if path.is_dir() and not (path / "config.json").exists():
         checkpoint = path if (path / "state.json").exists() else latest_checkpoint(path)
         if checkpoint is not None:
-            return _checkpoint(checkpoint)
+            return _checkpoint_model(checkpoint)
     file = path / "config.json" if path.is_dir() else path
     if not file.exists():
         raise ConfigError(f"inspect: {path} holds no model: there is no config.json in it")
@@ -45,17 +45,17 @@ def load_model(path: str | Path) -> tuple[nn.Module, str]:
         raise ConfigError(f"inspect: {file} is not the configuration of a model; it holds no settings by name")
     folder = path if path.is_dir() else None
     if data.get("library") == "latebloom" or ("task" in data and "model" in data):
-        return _own(data, file, folder)
+        return _latebloom_model(data, file, folder)
     if "model_type" not in data:
         raise ConfigError(
             f"inspect: {file} is not the configuration of a model; it has neither model_type, as Transformers writes, "
             "nor library: latebloom"
         )
-    return _foreign(data, file, folder)
+    return _transformers_model(data, file, folder)
 
 
-def _own(data: dict[str, Any], file: Path, folder: Path | None) -> tuple[nn.Module, str]:
-    """A saved model or a run of this package; of one that is not finished the newest checkpoint, or first weights."""
+def _latebloom_model(data: dict[str, Any], file: Path, folder: Path | None) -> tuple[nn.Module, str]:
+    """Return a saved model or the model of a run; for an unfinished run, from its checkpoint or as initialized."""
     is_saved_model = data.get("library") == "latebloom"
     saved = folder if is_saved_model or folder is None else folder / "model"
     if saved is not None and (saved / "model.safetensors").exists():
@@ -63,7 +63,7 @@ def _own(data: dict[str, Any], file: Path, folder: Path | None) -> tuple[nn.Modu
     if not is_saved_model:
         newest = None if folder is None else latest_checkpoint(RunFolder(folder).checkpoints)
         if newest is not None:
-            model, weights = _checkpoint(newest)
+            model, weights = _checkpoint_model(newest)
             return model, f"{weights}, the newest checkpoint; the run has no finished model"
         config = load_config(file)
         torch.manual_seed(config.seed)
@@ -75,11 +75,13 @@ def _own(data: dict[str, Any], file: Path, folder: Path | None) -> tuple[nn.Modu
     return SequenceModel(read_model_settings(data), size), RANDOM
 
 
-def _checkpoint(path: Path) -> tuple[nn.Module, str]:
-    """The weights that a run had at a step."""
-    run = run_around(path)
+def _checkpoint_model(path: Path) -> tuple[nn.Module, str]:
+    """Return the model of a checkpoint of a run."""
+    run = enclosing_run(path)
     if run is None:
-        raise ConfigError(f"inspect: {path} is a checkpoint outside its run, whose config.json says what the model is")
+        raise ConfigError(
+            f"inspect: {path} is a checkpoint outside the folder of its run, so its config.json is missing"
+        )
     config = RunFolder(run).read_config()
     tensors, state = load_checkpoint(path, config.hashes)
     model = SequenceModel(config.model, config.task.vocabulary_size)
@@ -87,14 +89,14 @@ def _checkpoint(path: Path) -> tuple[nn.Module, str]:
     return model, f"those in {path}, of step {state['step']} of {config.training.steps}"
 
 
-def _foreign(data: dict[str, Any], file: Path, folder: Path | None) -> tuple[nn.Module, str]:
-    """A Transformers model."""
+def _transformers_model(data: dict[str, Any], file: Path, folder: Path | None) -> tuple[nn.Module, str]:
+    """Return a Transformers model."""
     if find_spec("transformers") is None:
         raise ConfigError(
             f"inspect: {file} describes a Transformers model ({data['model_type']}), and the package transformers is "
             "not installed"
         )
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when it is imported: fast kernels would be fetched otherwise
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import, or fast kernels would be downloaded
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -105,7 +107,7 @@ def _foreign(data: dict[str, Any], file: Path, folder: Path | None) -> tuple[nn.
         raise ConfigError(f"{str(error).partition('choices: ')[0].rstrip('; ')}; this Transformers has {len(kinds)}")
     try:
         local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-        config = transformers.AutoConfig.from_pretrained(file, **local)  # knows how Transformers writes infinity
+        config = transformers.AutoConfig.from_pretrained(file, **local)  # reads infinity as Transformers writes it
         builder: Any = transformers.AutoModel
         if type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
             builder = transformers.AutoModelForCausalLM
@@ -113,16 +115,16 @@ def _foreign(data: dict[str, Any], file: Path, folder: Path | None) -> tuple[nn.
             outline = builder.from_config(config, dtype=torch.float32)
         count = sum(parameter.numel() for parameter in outline.parameters())
         if count > LARGEST:
-            return outline, f"none; with {count:,} parameters the model is looked at without them"
+            return outline, f"none; with {count:,} parameters the model is inspected without them"
         if folder is not None and any(folder.glob("*.safetensors")):
             local |= {"config": config, "use_safetensors": True, "dtype": torch.float32}
             model, found = builder.from_pretrained(folder, output_loading_info=True, **local)
             missing = sorted(found["missing_keys"])
-            lacking = f", except {len(missing)} that are missing there ({missing[0]}, ...)" if missing else ""
-            return model, f"those in {folder}{lacking}"
+            exception = f", except {len(missing)} that are missing there ({missing[0]}, ...)" if missing else ""
+            return model, f"those in {folder}{exception}"
         torch.manual_seed(0)
         return builder.from_config(config, dtype=torch.float32), RANDOM
-    except Exception as error:  # what a configuration can get wrong is as varied as the models
+    except Exception as error:  # a wrong configuration may raise anything
         raise ConfigError(
             f"inspect: Transformers cannot build a {data['model_type']} from {file.parent} "
             f"({type(error).__name__}: {_first_line(error)})"

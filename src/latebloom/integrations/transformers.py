@@ -2,9 +2,9 @@
 
     Trainer(..., callbacks=[DelayedAttentionCallback(until=at_step(6_000))])
 
-The delay begins when training begins, is saved with every checkpoint and restored with it. Gate and phase stand in the
-log as `attention_gate` and `attention_held`; Trainer calls its `report_to` reporters before any callback of one's own,
-so a reporter that shall show them is given after this one: `callbacks=[DelayedAttentionCallback(...), Reporter()]`.
+The delay begins when training begins, is saved with every checkpoint and restored with it. The gate is logged as
+`attention_gate` and `attention_held`. Trainer calls the `report_to` reporters before other callbacks, so pass a
+reporter that should show them after this one: `callbacks=[DelayedAttentionCallback(...), Reporter()]`.
 """
 
 import warnings
@@ -19,31 +19,31 @@ from latebloom.integrations.callback import DelayCallback
 
 
 class DelayedAttentionCallback(DelayCallback, TrainerCallback, ExportableState):
-    """Holds the model's attention back until the trigger fires."""
+    """Hold the attention of the model back until the trigger fires."""
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
         if args.restore_callback_states_from_checkpoint:
             raise ConfigError(
-                "delay: restore_callback_states_from_checkpoint would build this callback anew without its settings; "
-                "leave it away, the delay restores itself"
+                "delay: restore_callback_states_from_checkpoint would rebuild this callback without its settings; "
+                "do not set it, the delay is restored without it"
             )
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
     ) -> None:
         if isinstance(self.until, AtTokens) and args.include_num_input_tokens_seen == "no":
-            raise ConfigError("until: at_tokens takes TrainingArguments(include_num_input_tokens_seen=True)")
+            raise ConfigError("until: at_tokens needs TrainingArguments(include_num_input_tokens_seen=True)")
         callbacks: Any = state.stateful_callbacks  # by name, once training begins
         saved = callbacks.get(type(self).__name__)
         if state.global_step > 0 and saved is None:
-            raise self._refuse_to_guess(state.global_step)
+            raise self._missing_state(state.global_step)
         resumed = saved["attributes"]["delay_state"] if state.global_step > 0 else None
         self._begin(parts["model"], parts["optimizer"], state.max_steps, resumed)
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
     ) -> None:
-        if self.delay is not None:  # the trigger is asked in the optimizer's step, so that it must know by then
+        if self.delay is not None:  # the trigger is evaluated in the optimizer's step
             self.delay.tokens = int(state.num_input_tokens_seen)
 
     def on_log(
@@ -53,10 +53,10 @@ class DelayedAttentionCallback(DelayCallback, TrainerCallback, ExportableState):
             return
         if isinstance(self.until, WhenPlateau) and self.until.metric in logs:
             self.delay.report(logs[self.until.metric])
-        seen = {"attention_gate": self.delay.gate, "attention_held": float(self.delay.attention_held)}
-        logs.update(seen)
+        logged = {"attention_gate": self.delay.gate, "attention_held": float(self.delay.attention_held)}
+        logs.update(logged)
         if state.log_history:
-            state.log_history[-1].update(seen)
+            state.log_history[-1].update(logged)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
         best = state.best_global_step if args.load_best_model_at_end else None
@@ -65,12 +65,12 @@ class DelayedAttentionCallback(DelayCallback, TrainerCallback, ExportableState):
             self._end()
             return
         warnings.warn(
-            f"delay: the best model is of step {best}, before attention was let in at step {switch}; attention is left "
-            "out again, as it was never trained in it",
+            f"delay: the best model is of step {best}, before attention was enabled at step {switch}; attention is "
+            "left out again, because it was not trained in this model",
             stacklevel=2,
         )
         self.delay.load_state_dict({**self.delay.state_dict(), "switch_step": None, "switch_reason": None})
 
     def state(self) -> dict[str, Any]:
-        """What Trainer writes into a checkpoint for this callback."""
+        """Return the state that Trainer saves in a checkpoint for this callback."""
         return {"args": {}, "attributes": {"delay_state": None if self.delay is None else self.delay.state_dict()}}

@@ -1,1 +1,1 @@
-"""Why it works, or does not: what stands in a model, and how far its parts reach."""
+"""Probes: the parts of a model, and its memory horizon."""

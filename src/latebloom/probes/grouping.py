@@ -1,4 +1,4 @@
-"""Equal parts of different layers as one path: model.layers.{0,2,4}.mamba."""
+"""Grouping of equal parts of different layers into one path, such as model.layers.{0,2,4}.mamba."""
 
 import re
 from collections.abc import Sequence

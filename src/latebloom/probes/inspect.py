@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from latebloom.delay.find import Where, class_name, find_attention, is_own, survey
+from latebloom.delay.find import Where, class_name, find_attention, has_gate, survey
 from latebloom.delay.hooks import example_of
 from latebloom.delay.place import find_norm_after
 from latebloom.errors import ConfigError
@@ -75,27 +75,27 @@ class Inspection:
         ]  # fmt: skip
 
     def sentences(self) -> list[str]:
-        """Return what follows from the rows, a sentence each."""
+        """Return the summary, a list of sentences."""
         shares = ", ".join(f"{kind} {self.parameters(kind):,} ({self.share(kind):.1%})" for kind in KINDS)
-        said = [f"{self.model}: {self.parameters():,} parameters; {shares}."]
+        sentences = [f"{self.model}: {self.parameters():,} parameters; {shares}."]
         if self.refusal is not None:
-            said.append(f"Delayed attention training refuses this model: {self.refusal.removeprefix('delay: ')}.")
+            sentences.append(f"Delayed attention training refuses this model: {self.refusal.removeprefix('delay: ')}.")
         else:
             held = [row for row in self.rows if row.held]
             count = sum(row.parameters for row in held)
             s = "s" if len(held) > 1 else ""
-            said.append(f"Delayed attention training would delay {len(held)} part{s} with {count:,} parameters.")
+            sentences.append(f"Delayed attention training would delay {len(held)} part{s} with {count:,} parameters.")
         if self.horizon is not None:
-            said.append(str(self.horizon))
+            sentences.append(str(self.horizon))
         elif self.no_horizon is not None:
-            said.append(f"The memory horizon was not measured: {self.no_horizon.removeprefix('horizon: ')}.")
-        return said
+            sentences.append(f"The memory horizon was not measured: {self.no_horizon.removeprefix('horizon: ')}.")
+        return sentences
 
     def __str__(self) -> str:
         lines = []
         for row in self.grouped():
-            words = f"{row.kind:10}  {'delayed' * row.held:7}  {row.parameters:>13,}  {row.path}: {row.class_name}"
-            lines.append(f"{words}  {row.note}".rstrip())
+            line = f"{row.kind:10}  {'delayed' * row.held:7}  {row.parameters:>13,}  {row.path}: {row.class_name}"
+            lines.append(f"{line}  {row.note}".rstrip())
         return "\n".join([*lines, *self.sentences()])
 
 
@@ -131,7 +131,7 @@ def inspect(model: nn.Module, where: Where | None = None, example: Example = Non
 
 def _place(model: nn.Module, name: str, module: nn.Module, example: Mapping[str, Any] | None) -> tuple[str, str | None]:
     """Return where the gate of an attention module would be, and the reason if there cannot be one."""
-    if is_own(module):
+    if has_gate(module):
         return "has its own gate", None
     example = example_of(model) if example is None else example
     if example is None:
@@ -190,5 +190,5 @@ def _rows(model: nn.Module, kinds: dict[str, Kind], notes: dict[str, str], held:
 
 
 def _one_line(error: Exception) -> str:
-    words = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-    return words if isinstance(error, ConfigError) else f"{type(error).__name__}: {words}"
+    line = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    return line if isinstance(error, ConfigError) else f"{type(error).__name__}: {line}"

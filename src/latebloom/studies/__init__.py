@@ -1,1 +1,1 @@
-"""Sets of runs, and what executes them."""
+"""Studies: sets of runs, and their execution."""

@@ -1,7 +1,7 @@
-"""A study from plan to results file: choices first, then every arm with every seed.
+"""The execution of a study: first the choices of settings, then every arm with every seed.
 
-The folder of a study holds `study.json` (what it is), a folder for each run, `choices.json` (what was chosen, and how
-the others did), `tuning.parquet` and `results.parquet`.
+The folder of a study holds `study.json` (its description), a folder for each run, `choices.json` (the chosen settings
+and the scores of all), `tuning.parquet` and `results.parquet`.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from latebloom.studies.claim import claimed, places
 from latebloom.studies.plan import Arm, Plan, Stage
 
 Runner = Callable[[dict[str, RunConfig], Path], dict[str, str]]
-"""Trains every configuration in `folder/name` that is not finished, and returns the reason for each that failed."""
+"""Trains every configuration that is not finished in `folder/name`; returns the reason for each run that failed."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class StudyOutcome:
 
     results: Path
     failures: dict[str, str]
-    """The reason for each failed run, by its folder in the study's."""
+    """The reason for each failed run, by its folder relative to that of the study."""
 
 
 def execute(
     name: str, plan: Plan, out: Path, runner: Runner, announce: Callable[[Stage], None] = lambda stage: None
 ) -> StudyOutcome:
-    """Train what is not trained yet and collect all results; it can be stopped and started again at any moment.
+    """Train the runs that are not finished, and collect the results; it can be stopped and started again at any time.
 
-    `announce` is called with the purpose of the runs that come next.
+    `announce` is called with the purpose of the next runs.
     """
     with claimed(out, name, plan):
         failures: dict[str, str] = {}
@@ -50,7 +50,7 @@ def execute(
             if more := find_runs(name, plan, out):
                 purpose = f"choosing settings, {which}" if plan.second_round else "choosing settings"
                 later = [*([] if tuning else plan.second_round_steps), *plan.reported_steps]
-                announce(Stage(purpose, later, _names_of_choices(plan, out)))
+                announce(Stage(purpose, later, _choice_labels(plan, out)))
                 failures |= _train(more, out, runner, out / TUNING_FILE, failures, before=tuning)
                 tuning += more
         runs = _final_runs(name, plan, out, tuning, failures)
@@ -67,7 +67,7 @@ def _train(
     failed_before: dict[str, str],
     before: Sequence[StudyRun] = (),
 ) -> dict[str, str]:
-    """Train runs and write those that are finished, after the runs of an earlier round, also if it is interrupted."""
+    """Train runs and write the results of finished runs after those of `before`, also if training is interrupted."""
     failures: dict[str, str] = {}
     try:
         failures = runner({_within(run.folder, out): run.config for run in runs}, out)
@@ -82,7 +82,7 @@ def _within(folder: Path, out: Path) -> str:
 
 
 def _tuning_runs(name: str, plan: Plan, out: Path) -> list[StudyRun]:
-    """Return the first round: every choice of every arm on tuning seeds, named `arm, choice K` in the results."""
+    """Return the first round: every choice of every arm on held-out seeds; its name is `arm, choice K`."""
     return [
         _tuning_run(name, arm, place, k, seed)
         for arm, place in places(plan, out / "tuning")
@@ -92,12 +92,12 @@ def _tuning_runs(name: str, plan: Plan, out: Path) -> list[StudyRun]:
 
 
 def _second_round(name: str, plan: Plan, out: Path) -> list[StudyRun]:
-    """Return the second round: the best choices of every arm on more tuning seeds."""
+    """Return the second round: the best choices of every arm on more held-out seeds."""
     first = _tuning_runs(name, plan, out)
     runs = []
     for (arm, place), (_, final) in zip(places(plan, out / "tuning"), places(plan, out), strict=True):
         best = _best([_score(tried) for tried in _by_choice(arm, first)], plan.finalists)
-        begun = _begun(arm, final, plan)  # it is kept, even if a run that had failed would change the order now
+        begun = _begun_choice(arm, final, plan)  # stays, even if another one is better now
         finalists = best if begun is None or begun in best else [*best, begun]
         runs += [_tuning_run(name, arm, place, k, seed) for k in finalists for seed in plan.second_round]
     return runs
@@ -109,43 +109,43 @@ def _tuning_run(name: str, arm: Arm, place: Path, k: int, seed: int) -> StudyRun
     return StudyRun(f"{name}{TUNING}", arm.task, f"{arm.name}{CHOICE}{k}", config, folder)
 
 
-def _names_of_choices(plan: Plan, out: Path) -> dict[str, str]:
-    """Return, for the folder of each choice, its arm and the fields in which the choices differ."""
+def _choice_labels(plan: Plan, out: Path) -> dict[str, str]:
+    """Return a label for the folder of each choice: the arm, and the fields in which its choices differ."""
     names = {}
     for arm, place in places(plan, out / "tuning"):
         fields = {name for choice in arm.choices for name in changes(arm.choices[0], choice)}
         for k, choice in enumerate(arm.choices):
             settings = {name: value for name, value in flat(choice.to_json()) if name in fields}
             group = _within(place / f"choice-{k}", out)
-            names[group] = f"{_within(place, out / 'tuning')} {_in_few_words(settings)}"
+            names[group] = f"{_within(place, out / 'tuning')} {_short_settings(settings)}"
     return names
 
 
-def _in_few_words(settings: dict[str, Any]) -> str:
-    """Name settings by the last part of their names if it is unambiguous, as a rate that both phases share."""
+def _short_settings(settings: dict[str, Any]) -> str:
+    """Return settings as text, by the last part of their names if that is unambiguous."""
     last = {name: name.removesuffix(".name").rpartition(".")[2] for name in settings}  # scores.name=x is scores=x
-    said: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for name, value in settings.items():
         values = {str(settings[other]) for other in settings if last[other] == last[name]}
-        said[f"{last[name] if len(values) == 1 else name}={value}"] = None
-    return " ".join(said)
+        texts[f"{last[name] if len(values) == 1 else name}={value}"] = None
+    return " ".join(texts)
 
 
 def _best(scores: list[float | None], count: int) -> list[int]:
-    """Return the indices of the highest scores, the best first, without those that are None."""
+    """Return the indices of the highest scores, the best first; entries without a score are left out."""
     scored = {k: score for k, score in enumerate(scores) if score is not None}
     return sorted(scored, key=lambda k: -scored[k])[:count]
 
 
 def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failures: dict[str, str]) -> list[StudyRun]:
-    """Return every arm, with its chosen settings, for every seed of the study."""
-    runs, told = [], []
+    """Return every arm with its chosen settings and every seed of the study, and write choices.json."""
+    runs, records = [], []
     for arm, place in places(plan, out):
         config = arm.config
         if arm.choices:
             tried = _by_choice(arm, tuning)
             scores = [_score(run_set) for run_set in tried]
-            # After a second round, only its choices have been tried on enough seeds.
+            # With a second round, only choices that were in it can be chosen.
             most = max(len(run_set) for run_set in tried)
             among = [score if len(run_set) == most else None for score, run_set in zip(scores, tried, strict=True)]
             if not _best(among, 1):
@@ -153,11 +153,11 @@ def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failur
                 reasons = [why for run, why in failures.items() if (out / run).is_relative_to(folder)]
                 what = "choice" if most == len(plan.tuning_seeds) else "choice in the second round"
                 raise LatebloomError(f"every {what} of arm {arm.name} on {arm.task} failed: {'; '.join(reasons)}")
-            best = _begun(arm, place, plan)
+            best = _begun_choice(arm, place, plan)
             if best is None:
                 (best,) = _best(among, 1)
             config = arm.choices[best]
-            told.append(
+            records.append(
                 {
                     "task": arm.task,
                     "arm": arm.name,
@@ -176,13 +176,13 @@ def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failur
             StudyRun(name, arm.task, arm.name, replace(config, seed=seed), place / f"seed-{seed}", arm.others)
             for seed in plan.seeds_of(arm)
         ]
-    if told:
-        write_json(out / "choices.json", told)
+    if records:
+        write_json(out / "choices.json", records)
     return runs
 
 
-def _begun(arm: Arm, place: Path, plan: Plan) -> int | None:
-    """Return the choice that a run of the study was started with: it is kept, even if another one would win now."""
+def _begun_choice(arm: Arm, place: Path, plan: Plan) -> int | None:
+    """Return the choice of the runs that have begun, which stays even if another one is better now; or None."""
     for seed in plan.seeds_of(arm):
         folder = RunFolder(place / f"seed-{seed}")
         if folder.config_file.exists():
@@ -192,12 +192,12 @@ def _begun(arm: Arm, place: Path, plan: Plan) -> int | None:
 
 
 def _by_choice(arm: Arm, tuning: list[StudyRun]) -> list[list[StudyRun]]:
-    mine = [run for run in tuning if run.task == arm.task]
-    return [[run for run in mine if run.arm == f"{arm.name}{CHOICE}{k}"] for k in range(len(arm.choices))]
+    of_task = [run for run in tuning if run.task == arm.task]
+    return [[run for run in of_task if run.arm == f"{arm.name}{CHOICE}{k}"] for k in range(len(arm.choices))]
 
 
 def _score(runs: list[StudyRun]) -> float | None:
-    """Return the mean accuracy over the tested lengths beyond the training length; None if a run failed."""
+    """Return the mean accuracy beyond the training length over the runs of a choice; None if a run failed."""
     found = []
     for run in runs:
         folder = RunFolder(run.folder)

@@ -1,4 +1,4 @@
-"""Studies by name or from a file, and their plans; a mistake in a file is one sentence with its place."""
+"""Studies by name or from a file, and their plans; an error in a file becomes one sentence with its line."""
 
 import importlib
 import inspect
@@ -7,19 +7,19 @@ from pathlib import Path
 
 from latebloom.components import load_entry_points, members_of_module
 from latebloom.errors import ConfigError, unknown
-from latebloom.plugins import in_words, load_file
+from latebloom.plugins import explain, load_file
 from latebloom.studies.plan import SCALES, Plan, Scale, Study
 
 
 def known_studies() -> dict[str, Study]:
-    """Return the package's own studies, and those of plugins that are installed or loaded."""
+    """Return the studies of this package and of plugins."""
     importlib.import_module("latebloom.studies.named")
     load_entry_points()
     return {name: Study.named(name) for name in Study.members}
 
 
 def find_study(name: str) -> Study:
-    """Return the study of a name, or the only one in a Python file (`file.py`, or `file.py:name` of several)."""
+    """Return a study by name, or from a Python file: `file.py`, or `file.py:name` if it has several."""
     file, _, chosen = name.partition(":")
     if not file.endswith(".py"):
         if name not in known_studies():
@@ -37,16 +37,16 @@ def find_study(name: str) -> Study:
 
 def studies_in(file: Path) -> dict[str, Study]:
     """Return the studies that a file defines."""
-    importlib.import_module("latebloom.studies.named")  # so that a name that is taken is an error
+    importlib.import_module("latebloom.studies.named")  # so that a duplicate name is an error
     module = load_file(file, "study")
     members = [member for member in members_of_module(module.__name__) if issubclass(member, Study)]
     if not members:
-        raise ConfigError(f'study: {file} defines none; write @study("name") above a function that returns a Plan')
+        raise ConfigError(f'study: {file} defines no study; write @study("name") above a function that returns a Plan')
     return {member.name: Study.named(member.name) for member in members}
 
 
 def plan_of(study: Study, scale: Scale) -> Plan:
-    """Return the study's plan at a scale; a mistake in its function is one sentence."""
+    """Return the plan of a study at a scale; an error in its function becomes one sentence."""
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
     try:
@@ -54,9 +54,9 @@ def plan_of(study: Study, scale: Scale) -> Plan:
     except Exception as error:
         file = inspect.getfile(getattr(study, "function", type(study)))
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
-        # A mistake in a helper is reported there, and not where the study's function calls it.
+        # The line of an error in a helper function is that in the helper.
         where = f" ({Path(file).name}, line {lines[-1]})" if lines else ""
-        raise ConfigError(f"study {study.name}: {in_words(error, file)}{where}") from error
+        raise ConfigError(f"study {study.name}: {explain(error, file)}{where}") from error
     if not isinstance(plan, Plan):
         raise ConfigError(f"study {study.name}: it returns {type(plan).__name__}, not a Plan")
     return plan

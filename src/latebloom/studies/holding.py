@@ -1,4 +1,4 @@
-"""How should attention be disabled during the delay, and what else matters at the switch?"""
+"""The study `holding`: ways to hold attention back, and other settings of the delay."""
 
 from dataclasses import replace
 
@@ -11,24 +11,24 @@ from latebloom.studies.scales import (
     base_config,
     composite,
     delayed,
-    disturbed,
     middle_rates,
     staged,
     with_attention,
+    with_state_noise,
 )
 
 SEEDS: dict[Scale, int] = {"tiny": 2, "paper": 20, "large": 20}
-"""More than one question needs: of twenty-five comparisons, some would differ by chance on ten seeds."""
+"""Twenty seeds, because the study makes twenty-five comparisons, and with ten seeds some could be chance."""
 
 
 @study("holding")
 def holding(scale: Scale) -> Plan:
-    """Bypass, freeze, ramp; output; losses; rates and restart; noise; supervision; order: what matters?"""
+    """Bypass, freeze or ramp; output; recall loss; rates and restart; state noise; supervision; order."""
     size = replace(MANY_ARMS[scale], seeds=SEEDS[scale], noise=SIZES[scale].noise)
     _, rate = middle_rates(size)
     base = at_rate(base_config(size, composite()), rate)
     dat = delayed(base)
-    at_its_best = disturbed(with_attention(base, scores="log_n"), size)
+    at_its_best = with_state_noise(with_attention(base, scores="log_n"), size)
     ramp = max(1, size.steps // 10)
     arms = [
         Arm("dat", dat),
@@ -41,19 +41,19 @@ def holding(scale: Scale) -> Plan:
         Arm("recall withheld", delayed(base, withhold=("recall",)), against="dat"),
         Arm("recurrence at 0.3", replace(dat, training=replace(dat.training, recurrence_factor=0.3)), against="dat"),
         Arm("half the rate after", at_rate(dat, rate, rate / 2), against="dat"),
-        Arm("state noise", disturbed(dat, size), against="dat"),
-        # A delay restarts the learning rate schedule. How much of its effect is that?
+        Arm("state noise", with_state_noise(dat, size), against="dat"),
+        # The effect of the second warm-up and decay of the learning rate that come with the delay.
         Arm("no restart", replace(dat, training=replace(dat.training, restart=False)), against="dat"),
         Arm("joint", base, against="dat"),
         Arm("joint (restarted)", _restarted(base), against="joint"),
-        Arm("joint (state noise)", disturbed(base, size), against="joint"),
-        # How much of the effect is the delay of attention, and how much the delay of the recall loss?
+        Arm("joint (state noise)", with_state_noise(base, size), against="joint"),
+        # The effect of the delay of attention, apart from the later recall loss.
         Arm(
             "recall withheld (none held)",
             delayed(base, hold="none", withhold=("recall",)),
             against=("recall withheld", "joint (restarted)"),
         ),
-        # The form of the study `paper`: four changes at once, so it is compared with nothing.
+        # The form of the study `paper`: four changes at once, so it is compared with no arm above.
         Arm("staged", staged(at_its_best)),
         Arm("staged (none held)", staged(at_its_best, hold="none"), against="staged"),
     ]

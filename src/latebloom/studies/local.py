@@ -1,4 +1,4 @@
-"""Several runs on this machine, one process each, as many at once as there are cores."""
+"""Several runs on this machine: one process per run on CPU cores, or stacks on a GPU."""
 
 import json
 import multiprocessing as mp
@@ -28,7 +28,7 @@ ATTEMPTS = 3
 class _Job:
     name: str
     config: str
-    """As JSON, because a process can read that before it knows the classes of a plugin."""
+    """JSON, which a process can read before it has imported the classes of a plugin."""
     folder: Path
     device: str | None
 
@@ -41,10 +41,10 @@ def run_all(
     device: str | None = None,
     observe: Callable[[str, Progress], None] = lambda name, seen: None,
 ) -> dict[str, TrainedRun]:
-    """Train every configuration in `folder/name`; finished ones are kept and interrupted ones continue.
+    """Train every configuration in `folder/name`; finished runs are loaded, interrupted runs continue.
 
-    On a GPU, runs of one shape are trained as one program. On a CPU, each run has a process with one thread: on two
-    cores, two processes with two threads each are far slower.
+    On a GPU, runs of one shape are trained as one program. On a CPU, each run has a process with one thread, which is
+    much faster than several threads per process.
     """
     failures = train_all(configs, folder, workers=workers, device=device, observe=observe)
     if failures:
@@ -60,7 +60,7 @@ def train_all(
     device: str | None = None,
     observe: Callable[[str, Progress], None] = lambda name, seen: None,
 ) -> dict[str, str]:
-    """Do what `run_all` does, but return the reason for each run that failed."""
+    """Train like `run_all`, but return the reason for each run that failed instead of raising."""
     chosen = choose_device(device)
     if chosen.type == "cuda":
         return run_in_stacks(configs, folder, chosen, observe)
@@ -74,6 +74,7 @@ def _run_in_processes(
     device: str | None,
     observe: Callable[[str, Progress], None],
 ) -> dict[str, str]:
+    """Return the reason for each run that failed."""
     jobs = {name: _Job(name, json.dumps(config.to_json()), folder / name, device) for name, config in configs.items()}
     waiting = [job for job in jobs.values() if not RunFolder(job.folder).is_finished]
     deaths: dict[str, int] = {}
@@ -85,17 +86,17 @@ def _run_in_processes(
         for worker in list(running.values()):
             worker.stop()
 
-    with environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1"), heeding_stops(stop_all) as stop_asked:
-        while running or (waiting and not stop_asked()):
-            while waiting and len(running) < workers and not stop_asked():
+    with environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1"), on_stop_signal(stop_all) as stop_requested:
+        while running or (waiting and not stop_requested()):
+            while waiting and len(running) < workers and not stop_requested():
                 job = waiting.pop(0)
                 running[job.name] = _Worker(job)
-                if stop_asked():  # the signal came while it was being started
+                if stop_requested():  # the signal came while it was being started
                     running[job.name].stop()
             for name in _ready(running):
                 try:
-                    word = running[name].words.recv()
-                except (EOFError, OSError):  # its process has ended, perhaps within a message
+                    message = running[name].messages.recv()
+                except (EOFError, OSError):  # the process has ended, perhaps while sending
                     status = running.pop(name).end()
                     if status == 0 or name in failures:
                         continue
@@ -103,48 +104,48 @@ def _run_in_processes(
                     if deaths[name] < ATTEMPTS:  # killed, perhaps for memory: it continues from its checkpoint
                         waiting.append(jobs[name])
                         continue
-                    word = f"its process ended {ATTEMPTS} times, at last with status {status}"
-                if isinstance(word, str):
-                    failures[name] = word
-                    word = Progress.of_failed(configs[name].training.steps)
-                if not stop_asked():
-                    observe(name, word)
-    if stop_asked():
-        raise InterruptedRun(f"stopped; what was reached is saved in {folder}")
+                    message = f"its process ended {ATTEMPTS} times, at last with status {status}"
+                if isinstance(message, str):
+                    failures[name] = message
+                    message = Progress.of_failed(configs[name].training.steps)
+                if not stop_requested():
+                    observe(name, message)
+    if stop_requested():
+        raise InterruptedRun(f"stopped; the progress is saved in {folder}")
     return failures
 
 
 class _Worker:
-    """A process that trains a run, and the pipe on which it reports.
+    """A process that trains a run, and the pipe for its messages.
 
-    Each has its own pipe: if they shared one, a process that is killed within a message would damage it for all.
+    Each process has its own pipe, because a process that is killed while sending would break a shared one.
     """
 
     def __init__(self, job: _Job) -> None:
         context = _context()
-        self.words, its_end = context.Pipe(duplex=False)
-        self._process = context.Process(target=_work, args=(job, its_end), daemon=True)
+        self.messages, sender = context.Pipe(duplex=False)
+        self._process = context.Process(target=_work, args=(job, sender), daemon=True)
         self._process.start()
-        its_end.close()  # so that the end of the process is an end of file here
+        sender.close()  # so that the end of the process is an end of file here
 
     def stop(self) -> None:
-        """Ask it to save and stop."""
+        """Make the process save and stop."""
         if self._process.pid is not None and self._process.is_alive():
             os.kill(self._process.pid, signal.SIGTERM)
 
     def end(self) -> int | None:
-        """Wait for it and return its exit status."""
+        """Wait for the process and return its exit status."""
         self._process.join()
-        self.words.close()
+        self.messages.close()
         return self._process.exitcode
 
 
 def _context() -> Any:
-    """Return how processes are started: as forks of a server that has imported torch and done nothing else.
+    """Return the start method: fork a server that has only imported torch.
 
-    Importing torch again takes seconds, and a fork of this process may hang in the thread pools that torch has started.
+    Importing torch again takes seconds, and a fork of this process, which has used torch, may hang in its thread pools.
     """
-    if sys.platform != "linux":  # elsewhere also an import may start threads
+    if sys.platform != "linux":  # on other systems, an import may start threads
         return mp.get_context("spawn")
     context = mp.get_context("forkserver")
     context.set_forkserver_preload([__name__, "torch._dynamo"])  # torch imports the latter for the first optimizer
@@ -152,9 +153,9 @@ def _context() -> Any:
 
 
 def _ready(running: dict[str, _Worker]) -> list[str]:
-    """Return the workers that have sent something or have ended; wait a moment for the first."""
-    names = {worker.words: name for name, worker in running.items()}
-    return [names[words] for words in wait(list(names), timeout=0.1) if isinstance(words, Connection)]
+    """Return the workers with a message or an ended process; wait a moment for the first."""
+    names = {worker.messages: name for name, worker in running.items()}
+    return [names[pipe] for pipe in wait(list(names), timeout=0.1) if isinstance(pipe, Connection)]
 
 
 def usable_cores() -> int:
@@ -162,36 +163,36 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _work(job: _Job, words: "Connection[Progress | str, object]") -> None:
+def _work(job: _Job, messages: "Connection[Progress | str, object]") -> None:
     """Train a run in a worker process."""
     import torch
 
     torch.set_num_threads(1)
     parent = os.getppid()
 
-    def say(word: Progress | str) -> None:
+    def send(message: Progress | str) -> None:
         try:
-            words.send(word)
+            messages.send(message)
         except BrokenPipeError:
-            is_heard = False
+            has_parent = False
         else:
-            is_heard = os.getppid() == parent
-        if not is_heard and isinstance(word, Progress):  # the parent is gone: save and leave
+            has_parent = os.getppid() == parent
+        if not has_parent and isinstance(message, Progress):  # the parent has ended: save and stop
             os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        run(config_from(json.loads(job.config)), job.folder, device=job.device, observe=say)
+        run(config_from(json.loads(job.config)), job.folder, device=job.device, observe=send)
     except InterruptedRun:
-        say("stopped")
+        send("stopped")
     except LatebloomError as error:
-        say(str(error))
+        send(str(error))
     except Exception:
-        say(f"see {log_error(job.folder, traceback.format_exc())}")
+        send(f"see {log_error(job.folder, traceback.format_exc())}")
 
 
 @contextmanager
 def environment(**values: str) -> Iterator[None]:
-    """Set environment variables for the processes that are started within the context."""
+    """Set environment variables while the context lasts."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -205,18 +206,18 @@ def environment(**values: str) -> Iterator[None]:
 
 
 @contextmanager
-def heeding_stops(stop: Callable[[], None]) -> Iterator[Callable[[], bool]]:
-    """Call `stop` once on Ctrl-C or SIGTERM, which asks every worker to save and stop; the parent waits for them."""
-    asked: list[int] = []
+def on_stop_signal(stop: Callable[[], None]) -> Iterator[Callable[[], bool]]:
+    """Call `stop` once on Ctrl-C or SIGTERM; yield a function that returns whether that has happened."""
+    received: list[int] = []
 
-    def heed(number: int, frame: object) -> None:
-        if not asked:  # a terminal has sent the second Ctrl-C to the workers too
-            asked.append(number)
+    def handle(number: int, frame: object) -> None:
+        if not received:  # the terminal sends a second Ctrl-C to the workers too
+            received.append(number)
             stop()
 
-    before = {number: signal.signal(number, heed) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(asked)
+        yield lambda: bool(received)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""The package's own studies, each in a file of its own."""
+"""The studies of this package, one file each."""
 
 from latebloom.studies import holding, paper, timing
 

@@ -10,12 +10,12 @@ from latebloom.config import RunConfig
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.outcome import Progress
 from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, catch_full_disk
-from latebloom.studies.local import ATTEMPTS, heeding_stops
+from latebloom.studies.local import ATTEMPTS, on_stop_signal
 from latebloom.studies.parcel import pack, unpack
 from latebloom.studies.ray_worker import (
-    SECONDS_BETWEEN_WORDS,
+    SECONDS_BETWEEN_REPORTS,
+    Coordinator,
     Done,
-    Mailbox,
     Order,
     folders,
     runs_that_fit_there,
@@ -32,7 +32,7 @@ def train_on_ray(
     device: str | None = None,
     observe: Callable[[str, Progress], None] = lambda name, seen: None,
 ) -> dict[str, str]:
-    """Train every configuration in `folder/name` within a `ray_cluster`; return the reason for each that failed."""
+    """Train every configuration in `folder/name`, inside a `ray_cluster`; return the reason for each failed run."""
     folder.mkdir(parents=True, exist_ok=True)
     kind, waves = _plan(configs, folder, device)
     if not waves:
@@ -46,16 +46,16 @@ def train_on_ray(
 
 
 def _plan(configs: Configs, folder: Path, device: str | None) -> tuple[str, list[Configs]]:
-    """Return the device and the runs that are trained at once: each alone on CPUs, in stacks for every GPU on GPUs."""
+    """Return the kind of device, and the runs to train at once: single runs on CPUs, stacks for all GPUs."""
     import ray
 
-    there = ray.cluster_resources()
-    gpus = int(there.get("GPU", 0))
+    resources = ray.cluster_resources()
+    gpus = int(resources.get("GPU", 0))
     kind = device or ("cuda" if gpus else "cpu")
     if kind not in ("cpu", "cuda"):
         raise ConfigError(f"device: {kind!r} cannot be chosen on Ray; choices: cpu, cuda")
-    if there.get("GPU" if kind == "cuda" else "CPU", 0) < 1:
-        raise ConfigError(f"device: {kind!r} is not available: the Ray cluster has none")
+    if resources.get("GPU" if kind == "cuda" else "CPU", 0) < 1:
+        raise ConfigError(f"device: {kind!r} is not available in the Ray cluster")
     if kind == "cpu":
         return kind, [{name: c} for name, c in configs.items() if not RunFolder(folder / name).is_finished]
     measure = ray.remote(num_gpus=1)(runs_that_fit_there)
@@ -65,7 +65,7 @@ def _plan(configs: Configs, folder: Path, device: str | None) -> tuple[str, list
 
 
 class _Driver:
-    """Sends waves of runs to the cluster and collects their results."""
+    """Sends waves of runs to the cluster, and collects their results."""
 
     def __init__(
         self, configs: Configs, folder: Path, token: Path, kind: str, observe: Callable[[str, Progress], None]
@@ -75,8 +75,8 @@ class _Driver:
 
         self.configs, self.folder, self.token, self.observe = configs, folder, token, observe
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-        self.mailbox: Any = ray.remote(num_cpus=0)(Mailbox).options(scheduling_strategy=here).remote()
-        # This driver restarts runs itself, so that deaths are counted as without Ray.
+        self.coordinator: Any = ray.remote(num_cpus=0)(Coordinator).options(scheduling_strategy=here).remote()
+        # No retries by Ray: the driver starts a run again, so that deaths are counted as without Ray.
         self.train: Any = ray.remote(num_cpus=1, num_gpus=int(kind == "cuda"), max_retries=0)(train)
         self.kind = kind
         self.running: dict[Any, Configs] = {}
@@ -87,49 +87,50 @@ class _Driver:
         import ray
 
         try:
-            with heeding_stops(lambda: None) as stop_asked:
-                is_told = False
-                while self.running or (waiting and not stop_asked()):
-                    while waiting and len(self.running) < at_once and not stop_asked():
+            with on_stop_signal(lambda: None) as stop_requested:
+                is_stopping = False
+                while self.running or (waiting and not stop_requested()):
+                    while waiting and len(self.running) < at_once and not stop_requested():
                         self._start(waiting.pop(0))
-                    if stop_asked() and not is_told:
-                        is_told = True
+                    if stop_requested() and not is_stopping:
+                        is_stopping = True
                         self._stop()
                     if not self.running:
-                        break  # the signal came before the first was started
-                    ended, _ = ray.wait(list(self.running), timeout=SECONDS_BETWEEN_WORDS)
-                    self._hear()
+                        break  # the signal came before the first wave was started
+                    ended, _ = ray.wait(list(self.running), timeout=SECONDS_BETWEEN_REPORTS)
+                    self._take_progress()
                     for task in ended:
                         wave = self.running.pop(task)
-                        if not self._gather(task, wave) and not stop_asked():
+                        if not self._gather(task, wave) and not stop_requested():
                             self._count_death(wave, waiting)
         finally:
-            ray.kill(self.mailbox)
-        if stop_asked():
-            raise InterruptedRun(f"stopped; what was reached is saved in {self.folder}")
+            ray.kill(self.coordinator)
+        if stop_requested():
+            raise InterruptedRun(f"stopped; the progress is saved in {self.folder}")
         return self.failures
 
-    def _hear(self) -> None:
+    def _take_progress(self) -> None:
         import ray
 
-        words: Any = ray.get(self.mailbox.take.remote())
-        for name, seen in words.items():
-            self.observe(name, seen)
+        progress: Any = ray.get(self.coordinator.take_progress.remote())
+        for name, latest in progress.items():
+            self.observe(name, latest)
 
     def _start(self, wave: Configs) -> None:
         parcel = pack(self.folder, folders(wave))
-        self.running[self.train.remote(Order.of(wave), self.token, self.kind, parcel, self.mailbox, sys.argv)] = wave
+        order = Order.of(wave)
+        self.running[self.train.remote(order, self.token, self.kind, parcel, self.coordinator, sys.argv)] = wave
 
     def _stop(self) -> None:
-        """Ask all to save and stop: runs that train read it from the mailbox, and those that wait are cancelled.
+        """Stop all waves: those in training save and stop through the coordinator, those that wait are cancelled.
 
-        Cancelling would interrupt a run that trains a second time, which stops it at once without saving.
+        Cancelling a wave in training would interrupt it a second time, which stops it without saving.
         """
         import ray
 
-        asking: Any = ray.get(self.mailbox.stop.remote())
+        in_training: Any = ray.get(self.coordinator.request_stop.remote())
         for task, wave in self.running.items():
-            if next(iter(wave)) not in asking:
+            if next(iter(wave)) not in in_training:
                 ray.cancel(task)
 
     def _gather(self, task: Any, wave: Configs) -> bool:

@@ -1,4 +1,4 @@
-"""Folders of runs as one message, for machines that share no file system."""
+"""Folders of runs packed into one object, for machines without a shared file system."""
 
 import os
 from collections.abc import Sequence
@@ -6,17 +6,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 Parcel = dict[str, bytes]
-"""Files by their path below the folder that all the runs are in."""
+"""The contents of files, by path relative to the folder of all runs."""
 
 
 def pack(root: Path, names: Sequence[str]) -> Parcel:
-    """Return the files of the folders `root/name`, as far as they exist."""
+    """Return the files in the folders `root/name`; missing folders are left out."""
     files = [file for name in names for file in sorted((root / name).rglob("*")) if file.is_file()]
     return {file.relative_to(root).as_posix(): file.read_bytes() for file in files if file.name != ".lock"}
 
 
 def unpack(parcel: Parcel, root: Path, names: Sequence[str]) -> None:
-    """Replace the folders `root/name` by those of the parcel, each in one move, in the order of the names."""
+    """Replace the folders `root/name` by those in the parcel, each atomically, in the order of the names."""
     with TemporaryDirectory(prefix=".arriving-", dir=root) as place:
         arrived, gone = Path(place) / "arrived", Path(place) / "gone"
         for path, content in parcel.items():

@@ -5,7 +5,7 @@
         '''Whether a longer delay helps.'''
         return Plan(arms=(Arm("early", ...), Arm("late", ...)), seeds=range(10))
 
-A file with such functions is run like the named ones: `latebloom study my_file.py`.
+Run the studies in a file with `latebloom study my_file.py`.
 """
 
 from abc import ABC, abstractmethod
@@ -24,24 +24,24 @@ SCALES: tuple[Scale, ...] = get_args(Scale)
 
 @dataclass(frozen=True)
 class Arm:
-    """One side of a comparison: a configuration, trained with every seed of the study."""
+    """One arm of a comparison: a configuration, trained with every seed of the study."""
 
     name: str
     """Its name in the report, such as joint or dat."""
     config: RunConfig
-    """The run; the study sets its seed. Choices are described by what they change in it."""
+    """The run; the study sets its seed. Choices are described by their differences from it."""
     choices: tuple[RunConfig, ...] = ()
     """Configurations of which the best on tuning seeds is trained instead, such as a grid of learning rates."""
     group: str = ""
-    """Arms of one group are compared with each other; the name of the task unless given."""
+    """Arms of one group are compared with each other; by default the name of the task."""
     seeds: Sequence[int] = ()
-    """Its own seeds, if there are fewer or more than in the rest of the study."""
+    """Its own seeds; by default those of the study."""
     against: str | tuple[str, ...] = ()
-    """The arm of its group, or several, that it is compared with, such as the one that differs in one setting. If any
-    arm of a group has it, only these pairs are compared: with fewer comparisons, each can show more. Otherwise all arms
-    of the group are compared with each other."""
+    """The arms of its group that it is compared with, such as one that differs in a single setting. If any arm has this
+    field, only these pairs are compared; fewer comparisons have more power. Otherwise all arms of a group are compared
+    with each other."""
     folder: str | None = None
-    """The folder of its runs in that of the study; named after the task and the arm unless given."""
+    """The folder of its runs in that of the study; by default TASK/ARM."""
 
     @property
     def task(self) -> str:
@@ -55,19 +55,19 @@ class Arm:
 
 @dataclass(frozen=True)
 class Plan:
-    """Arms, the seeds that each is trained with, and the tuning seeds on which choices are made."""
+    """Arms, the seeds of their runs, and the held-out tuning seeds."""
 
     arms: Sequence[Arm]
     seeds: Sequence[int]
     tuning_seeds: Sequence[int] = ()
-    """Seeds on which every choice of an arm is tried."""
+    """Held-out seeds on which every choice of an arm is trained."""
     second_round: Sequence[int] = ()
-    """More tuning seeds, on which the best choices are tried again: the best of many on few seeds is often lucky."""
+    """More held-out seeds for the best choices, because the best of many on few seeds is often a lucky one."""
     finalists: int = 3
-    """How many choices of an arm are in the second round, if there is one."""
+    """The number of choices of each arm in the second round, if there is one."""
 
     def __post_init__(self) -> None:
-        require(isinstance(self.arms, Sequence), "arms", self.arms, "a row of Arm(name, config)")
+        require(isinstance(self.arms, Sequence), "arms", self.arms, "a list of Arm(name, config)")
         _check_seeds("seeds", self.seeds)
         _check_seeds("tuning_seeds", self.tuning_seeds)
         _check_seeds("second_round", self.second_round)
@@ -75,14 +75,14 @@ class Plan:
             raise ConfigError("a study has at least one arm and one seed")
         for arm in self.arms:
             if not isinstance(arm, Arm) or not isinstance(arm.config, RunConfig):
-                raise ConfigError(f"a study's arms are Arm(name, config); {arm!r} is none")
+                raise ConfigError(f"the arms of a study must be Arm(name, config); {arm!r} is not")
             _check_seeds(f"arm {arm.name}: seeds", arm.seeds)
             if arm.choices and not self.tuning_seeds:
-                raise ConfigError(f"arm {arm.name}: choices take tuning_seeds to choose on")
+                raise ConfigError(f"arm {arm.name}: choices need tuning_seeds")
         names = [(arm.task, arm.name) for arm in self.arms]
         if len(set(names)) != len(names):
             double = next(name for name in names if names.count(name) > 1)
-            raise ConfigError(f"two arms of a study are called {double[1]} in {double[0]}; each name stands for one")
+            raise ConfigError(f"two arms of a study are called {double[1]} in {double[0]}; names must be unique")
         self._check_against()
         reported = [(self.seeds, "seeds"), *((arm.seeds, f"arm {arm.name}: seeds") for arm in self.arms)]
         held_out = [(self.tuning_seeds, "tuning_seeds"), (self.second_round, "second_round")]
@@ -90,31 +90,33 @@ class Plan:
             both = sorted({seed for seeds, _ in reported for seed in seeds} & set(kept))
             if both:
                 raise ConfigError(
-                    f"{what}: a choice is made on seeds that the study does not report; in both: "
+                    f"{what}: tuning must use seeds that the study does not report; in both: "
                     f"{', '.join(map(str, both))}"
                 )
         if set(self.tuning_seeds) & set(self.second_round):
-            raise ConfigError("second_round: its seeds are other ones than tuning_seeds")
+            raise ConfigError("second_round: its seeds must differ from tuning_seeds")
         if self.second_round:
             if not self.tuning_seeds:
-                raise ConfigError("second_round: it takes a first one; give tuning_seeds too")
+                raise ConfigError("second_round: it needs a first round; give tuning_seeds too")
             require(self.finalists >= 1, "finalists", self.finalists, "1 or more")
         for seeds, what in (*reported, *held_out):
             if len(set(seeds)) != len(seeds):
-                raise ConfigError(f"{what}: a seed is there twice; each is one run")
+                raise ConfigError(f"{what}: a seed occurs twice; each seed is one run")
 
     def _check_against(self) -> None:
-        """Raise unless arms are compared with others that exist, and every pair once."""
+        """Raise unless `against` names existing arms, and every pair at most once."""
         pairs: set[tuple[str, str, str]] = set()
         for arm in self.arms:
-            if not isinstance(arm.against, str | tuple | list) or not all(isinstance(one, str) for one in arm.against):
+            if not isinstance(arm.against, str | tuple | list) or not all(
+                isinstance(name, str) for name in arm.against
+            ):
                 raise ConfigError(
-                    f"arm {arm.name}: against: {arm.against!r} is neither the name of an arm nor a row of such names"
+                    f"arm {arm.name}: against: {arm.against!r} is neither the name of an arm nor a list of names"
                 )
             beside = {other.name: other for other in self.arms if other.task == arm.task and other is not arm}
             for other in arm.others:
                 if other == arm.name:
-                    raise ConfigError(f"arm {arm.name}: against: it cannot be held against itself")
+                    raise ConfigError(f"arm {arm.name}: against: an arm cannot be compared with itself")
                 if not beside:
                     raise ConfigError(f"arm {arm.name}: against: there is no {other}, nor any other arm, on {arm.task}")
                 if other not in beside:
@@ -127,21 +129,21 @@ class Plan:
                     )
                 if not self._shared_seeds(arm, beside[other]):
                     raise ConfigError(
-                        f"arm {arm.name}: against: it shares no seed with {other}, and seeds are compared"
+                        f"arm {arm.name}: against: it shares no seed with {other}, and equal seeds are compared"
                     )
                 if pairs & {(arm.task, arm.name, other), (arm.task, other, arm.name)}:
-                    raise ConfigError(f"arm {arm.name}: against: it is compared with {other} already; once is enough")
+                    raise ConfigError(f"arm {arm.name}: against: it is compared with {other} already")
                 pairs.add((arm.task, arm.name, other))
 
     def seeds_of(self, arm: Arm) -> Sequence[int]:
-        """Return the seeds that an arm is trained with."""
+        """Return the seeds of the runs of an arm."""
         return arm.seeds or self.seeds
 
     @property
     def shared_seeds(self) -> list[int]:
-        """How many seeds the arms of each compared pair share; pairs that share fewer than two are left out.
+        """The number of common seeds of each pair of arms that is compared, if it is at least two.
 
-        Pairs are those that are named among the arms of one group and training length, or else all of them.
+        The pairs are within arms of one group and training length: those of `against`, or else all.
         """
         groups: dict[tuple[str, int], list[Arm]] = {}
         for arm in self.arms:
@@ -162,7 +164,7 @@ class Plan:
 
     @property
     def tuning_count(self) -> int:
-        """The number of runs that choose settings."""
+        """The number of runs for tuning."""
         first = sum(len(arm.choices) for arm in self.arms) * len(self.tuning_seeds)
         return first + len(self.second_round_steps)
 
@@ -179,19 +181,19 @@ class Plan:
 
 
 def _check_seeds(what: str, seeds: object) -> None:
-    is_row = isinstance(seeds, Sequence) and all(type(seed) is int and seed >= 0 for seed in seeds)
-    require(is_row, what, seeds, "a row of whole numbers, such as range(3)")
+    is_valid = isinstance(seeds, Sequence) and all(type(seed) is int and seed >= 0 for seed in seeds)
+    require(is_valid, what, seeds, "a list of whole numbers, such as range(3)")
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What a set of runs is for, and what comes after it."""
+    """The purpose of a set of runs of a study, and the runs after it."""
 
     purpose: str
     later: Sequence[int] = ()
-    """The steps of each run that comes after them."""
+    """The steps of each run after this stage."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Descriptions of folders whose names say little: the choices of an arm."""
+    """Labels for the folders of choices."""
 
 
 class Study(Component, ABC):

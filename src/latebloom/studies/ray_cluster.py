@@ -1,4 +1,4 @@
-"""A Ray cluster to train on: an existing one, or one that this module starts. Ray is an extra."""
+"""A Ray cluster to train on: an existing one, or a local one. Ray is an extra, imported when it is used."""
 
 import logging
 import subprocess
@@ -15,12 +15,12 @@ from latebloom.studies.local import environment, usable_cores
 SECONDS_TO_CONNECT = 15.0
 QUIET: dict[str, Any] = {"logging_level": logging.CRITICAL, "log_to_driver": False}
 OBJECT_STORE = 200 * 2**20
-"""Bytes for a cluster that is started here; it shares the file system, so little is sent."""
+"""Bytes for a local cluster; it shares the file system, so little is sent."""
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it Ray warns of a future change
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # silences a warning about a future default
 }
-# Ray replaces 127.0.0.1 by the machine's network address, so this is another loopback address, which only Linux has.
+# Ray replaces 127.0.0.1 by the network address of the machine and listens there; on Linux 127.0.0.2 keeps it local.
 LOOPBACK = {"_node_ip_address": "127.0.0.2"} if sys.platform == "linux" else {}
 
 TRY_ADDRESS = """
@@ -35,11 +35,11 @@ except BaseException as error:
 
 @contextmanager
 def ray_cluster(address: str | None = None, workers: int | None = None) -> Iterator[None]:
-    """Connect to the cluster at an address, or to one on this machine that ends with the context."""
+    """Connect to the cluster at an address, or start a local one that ends with the context."""
     if find_spec("ray") is None:
-        raise ConfigError("on: ray takes the package ray, which is not installed; pip install 'latebloom[ray]'")
+        raise ConfigError("on: ray needs the package ray, which is not installed; pip install 'latebloom[ray]'")
     if address is not None:
-        _try(address)
+        _check_address(address)
     with environment(**ENVIRONMENT):
         import ray
 
@@ -48,7 +48,7 @@ def ray_cluster(address: str | None = None, workers: int | None = None) -> Itera
         else:
             own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE, **LOOPBACK}
             ray.init("local", num_cpus=workers or usable_cores(), **own, **QUIET)
-    # Ray prints a message for every worker that dies, at any log level; Ray's debugger silences it in this way.
+    # Ray prints a message for every worker that dies, at any log level; its debugger silences it in the same way.
     vars(import_module("ray._private.worker"))["_worker_logs_enabled"] = False
     try:
         yield
@@ -56,15 +56,15 @@ def ray_cluster(address: str | None = None, workers: int | None = None) -> Itera
         ray.shutdown()
 
 
-def _try(address: str) -> None:
-    """Connect in another process first: if nobody answers, Ray prints messages for minutes and ends its process."""
+def _check_address(address: str) -> None:
+    """Test an address in another process: without an answer Ray logs for minutes, and then ends its process."""
     command = [sys.executable, "-c", TRY_ADDRESS, address]
     try:
-        tried = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_TO_CONNECT)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_TO_CONNECT)
     except subprocess.TimeoutExpired:
-        reason = f"nobody answered within {SECONDS_TO_CONNECT:g} seconds"
+        reason = f"no answer within {SECONDS_TO_CONNECT:g} seconds"
     else:
-        if tried.returncode == 0:
+        if result.returncode == 0:
             return
-        reason = tried.stdout.strip() or f"Ray ended with status {tried.returncode}"
-    raise ConfigError(f"address: there is no Ray cluster to use at {address!r}: {reason}")
+        reason = result.stdout.strip() or f"Ray ended with status {result.returncode}"
+    raise ConfigError(f"address: there is no Ray cluster at {address!r}: {reason}")

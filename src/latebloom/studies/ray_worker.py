@@ -1,7 +1,7 @@
-"""Workers of a Ray cluster: train a run, or a stack of runs, and report on it.
+"""A worker of a Ray cluster: it trains a run or a stack of runs, and reports the progress.
 
-One that sees the study's folder trains in it. One that does not trains in a folder of its own, whose files are sent
-back when it ends or is asked to stop.
+A worker that can access the folder of the study trains in it. Another one trains in a temporary folder, and its files
+are sent back when it ends or stops.
 """
 
 import json
@@ -20,14 +20,14 @@ from typing import Any, Self
 from latebloom.config import config_from
 from latebloom.engine.memory import runs_that_fit
 from latebloom.engine.outcome import Progress
+from latebloom.engine.process_state import stop_requests
 from latebloom.engine.stacks import stack_folders
-from latebloom.engine.surroundings import stop_requests
 from latebloom.errors import InterruptedRun, LatebloomError
 from latebloom.plugins import plugin_sources, receive_sources
 from latebloom.studies.parcel import Parcel, pack, unpack
 from latebloom.studies.stacks import Configs, train_wave
 
-SECONDS_BETWEEN_WORDS = 0.2
+SECONDS_BETWEEN_REPORTS = 0.2
 
 
 @dataclass(frozen=True)
@@ -57,36 +57,37 @@ class Done:
 
     failures: dict[str, str] = field(default_factory=dict)
     parcel: Parcel | None = None
-    """The files, from a worker that does not see the study's folder."""
+    """The files, from a worker that cannot access the folder of the study."""
     stopped: bool = False
 
 
-class Mailbox:
-    """An actor with the progress of the workers for the driver, and the driver's request to stop for the workers."""
+class Coordinator:
+    """A Ray actor that passes progress from the workers to the driver, and the request to stop to the workers."""
 
     def __init__(self) -> None:
-        self._words: dict[str, Progress] = {}
-        self._heard_of: set[str] = set()
+        self._progress: dict[str, Progress] = {}
+        self._in_training: set[str] = set()
         self._is_stopping = False
 
-    def put(self, wave: str, words: dict[str, Progress]) -> bool:
-        """Store the progress of a wave, by the name of its first run; return whether to stop."""
-        self._heard_of.add(wave)
-        self._words |= words
+    def report(self, wave: str, progress: dict[str, Progress]) -> bool:
+        """Record the progress of a wave, named after its first run; return whether it should stop."""
+        self._in_training.add(wave)
+        self._progress |= progress
         return self._is_stopping
 
-    def take(self) -> dict[str, Progress]:
-        words, self._words = self._words, {}
-        return words
+    def take_progress(self) -> dict[str, Progress]:
+        """Return the progress since the last call."""
+        progress, self._progress = self._progress, {}
+        return progress
 
-    def stop(self) -> set[str]:
-        """Ask the workers to stop; return the waves whose workers have reported."""
+    def request_stop(self) -> set[str]:
+        """Make workers stop at their next report; return the waves that have reported."""
         self._is_stopping = True
-        return self._heard_of
+        return self._in_training
 
 
 def folders(wave: Configs) -> list[str]:
-    """Return the folders of the runs, and that of their stack, which has the checkpoints of all of them."""
+    """Return the folders of the runs, followed by that of their stack with the checkpoints."""
     return [*wave, *stack_folders(wave)]
 
 
@@ -98,7 +99,7 @@ def runs_that_fit_there(order: Order) -> int:
     return runs_that_fit(config, torch.device("cuda"))
 
 
-def train(order: Order, token: Path, kind: str, parcel: Parcel, mailbox: Any, words: list[str]) -> Done:
+def train(order: Order, token: Path, kind: str, parcel: Parcel, coordinator: Any, command: list[str]) -> Done:
     """Train runs in a worker of the cluster."""
     import torch
 
@@ -107,24 +108,24 @@ def train(order: Order, token: Path, kind: str, parcel: Parcel, mailbox: Any, wo
         wave = order.read()
     except LatebloomError as error:
         return Done(dict.fromkeys(order.configs, str(error)))
-    sys.argv = words  # a run records the user's command, not the one that Ray starts workers with
-    # Signals are handled around the run too, so that a folder that is being packed is sent.
+    sys.argv = command  # a run records the command of the user, not that of the Ray worker
+    # Signals are handled outside the run too, so that a folder is packed and sent completely.
     with stop_requests(), _place(token, parcel, folders(wave)) as place:
         failures, stopped = {}, False
         try:
-            with _telling(mailbox, next(iter(wave))) as tell:
-                failures = train_wave(wave, place, torch.device(kind), tell)
+            with _reporting(coordinator, next(iter(wave))) as observe:
+                failures = train_wave(wave, place, torch.device(kind), observe)
         except InterruptedRun:
             stopped = True
         if place == token.parent:
             return Done(failures, stopped=stopped)
-        told = {name: reason.replace(str(place), str(token.parent)) for name, reason in failures.items()}
-        return Done(told, pack(place, folders(wave)), stopped)
+        reasons = {name: reason.replace(str(place), str(token.parent)) for name, reason in failures.items()}
+        return Done(reasons, pack(place, folders(wave)), stopped)
 
 
 @contextmanager
 def _place(token: Path, parcel: Parcel, folders: list[str]) -> Iterator[Path]:
-    """Yield the folder to train in: the study's if it is visible here, else a temporary one with the files so far."""
+    """Yield the folder to train in: that of the study if it is accessible, else a temporary copy."""
     if token.exists():
         yield token.parent
         return
@@ -134,34 +135,34 @@ def _place(token: Path, parcel: Parcel, folders: list[str]) -> Iterator[Path]:
 
 
 @contextmanager
-def _telling(mailbox: Any, wave: str) -> Iterator[Callable[[str, Progress], None]]:
-    """Yield an observer that reports to the mailbox, and ask it regularly whether to stop.
+def _reporting(coordinator: Any, wave: str) -> Iterator[Callable[[str, Progress], None]]:
+    """Yield an observer that reports to the coordinator, which can also stop the run.
 
-    A thread does it, because Ray gives away the core of a task while its main thread waits for an answer.
+    A thread sends the reports, because Ray gives the core of a task away while its main thread waits for an answer.
     """
     import ray
 
-    told: SimpleQueue[tuple[str, Progress]] = SimpleQueue()
-    is_over = Event()
+    queue: SimpleQueue[tuple[str, Progress]] = SimpleQueue()
+    has_ended = Event()
 
-    def speak() -> None:
-        words = {}
-        while not told.empty():
-            name, seen = told.get()
-            words[name] = seen
-        if ray.get(mailbox.put.remote(wave, words)) and not is_over.is_set():
+    def send() -> None:
+        progress = {}
+        while not queue.empty():
+            name, latest = queue.get()
+            progress[name] = latest
+        if ray.get(coordinator.report.remote(wave, progress)) and not has_ended.is_set():
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def speak_now_and_then() -> None:
-        while not is_over.is_set():
-            speak()
-            is_over.wait(SECONDS_BETWEEN_WORDS)
-        speak()
+    def send_regularly() -> None:
+        while not has_ended.is_set():
+            send()
+            has_ended.wait(SECONDS_BETWEEN_REPORTS)
+        send()
 
-    thread = Thread(target=speak_now_and_then, daemon=True)
+    thread = Thread(target=send_regularly, daemon=True)
     thread.start()
     try:
-        yield lambda name, seen: told.put((name, seen))
+        yield lambda name, progress: queue.put((name, progress))
     finally:
-        is_over.set()
+        has_ended.set()
         thread.join()

@@ -1,4 +1,4 @@
-"""The sizes of the package's own studies at each scale."""
+"""The sizes of this package's studies at each scale, and changes to a run that they share."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,18 +18,18 @@ class Size:
     """Seeds, steps and widths of a study."""
 
     seeds: int
-    """Of each arm."""
+    """Seeds of each arm."""
     tuning_seeds: int
-    """Tuning seeds, on which the settings of each arm are chosen."""
+    """Held-out seeds, to choose the settings of each arm."""
     second_round: int
-    """More tuning seeds, on which the best settings of each arm are tried."""
+    """More held-out seeds, for the best settings of each arm."""
     steps: int
     width: int
     batch: int
     rates: tuple[float, ...]
     """The grid of learning rates, the same for every arm."""
     noise: float
-    """The standard deviation of the state noise that is tried."""
+    """The standard deviation of the state noise."""
     multiples: tuple[float, ...]
     sequences: int
 
@@ -51,7 +51,7 @@ SIZES: dict[Scale, Size] = {
         rates=(5e-4, 1e-3, 2e-3, 4e-3), noise=0.3, multiples=TO_SIXTEEN, sequences=2048,
     ),
 }  # fmt: skip
-# Studies with many arms have fewer steps; noise and seeds are those of `timing`.
+# Sizes of studies with many arms: fewer steps; noise and seeds are those of `timing`.
 MANY_ARMS: dict[Scale, Size] = {
     "tiny": replace(SIZES["tiny"], rates=(3e-3, 6e-3), noise=0.2),
     "paper": Size(
@@ -64,17 +64,17 @@ MANY_ARMS: dict[Scale, Size] = {
     ),
 }  # fmt: skip
 FIRST_TUNING_SEED = 1_000
-"""Held-out seeds begin here; reported ones begin at 0."""
+"""The first held-out seed; reported seeds begin at 0."""
 
 
 def middle_rates(size: Size) -> tuple[float, float]:
-    """The two learning rates in the middle of the grid; twice the same where there is but one."""
+    """Return the two learning rates in the middle of the grid; if it has only one, twice this one."""
     middle = len(size.rates) // 2
     return size.rates[middle - 1], size.rates[middle]
 
 
 def held_out(size: Size) -> dict[str, range]:
-    """The seeds on which a plan chooses, in two rounds."""
+    """Return the held-out seeds of both rounds of tuning, as arguments of `Plan`."""
     second = FIRST_TUNING_SEED + size.tuning_seeds
     return {
         "tuning_seeds": range(FIRST_TUNING_SEED, second),
@@ -83,7 +83,7 @@ def held_out(size: Size) -> dict[str, range]:
 
 
 ATTENTION: dict[str, Any] = {"look_back": True, "zero_output": True}
-"""The attention of the studies: it can look back one token, and says nothing at first."""
+"""The attention of the studies: keys look back one token, and the output starts at zero."""
 
 
 LOG_N: dict[str, Any] = {**ATTENTION, "scores": "log_n"}
@@ -91,7 +91,7 @@ LOG_N: dict[str, Any] = {**ATTENTION, "scores": "log_n"}
 
 
 def base_config(size: Size, task: Task, model: Model | None = None) -> RunConfig:
-    """Return joint training of the hybrid at a scale."""
+    """Return a run with joint training, of the hybrid unless a model is given."""
     phase = Phase(batch_size=size.batch, learning_rate=middle_rates(size)[0], warmup=min(200, size.steps // 10))
     every = max(10, size.steps // 50)
     return RunConfig(
@@ -116,20 +116,22 @@ def composite(**settings: Any) -> Composite:
 
 
 def delayed(config: RunConfig, until: Trigger | None = None, **settings: Any) -> RunConfig:
-    """Return the run with delayed attention, for half of its steps unless another trigger is given."""
+    """Return the run with attention held back, by default for half of its steps."""
     return replace(config, delay=Delay(until=until or at_step(config.training.steps // 2), **settings))
 
 
 def staged(config: RunConfig, until: Trigger | None = None, **settings: Any) -> RunConfig:
-    """Return the run in two stages: until the switch, attention is disabled and only the state is in the loss. One
-    schedule spans both stages, as in joint training. This was best in our searches on the composite task."""
+    """Return the run in two stages: until the switch, attention is held back and only the state answer is in the loss.
+
+    One learning rate schedule covers both stages, as in joint training. On the composite task this was best.
+    """
     task = config.task
     later = tuple(answer for answer in task.answers if task.state_answer not in (None, answer))
     config = replace(config, training=replace(config.training, restart=False))
     return delayed(config, until, withhold=later, **settings)
 
 
-def disturbed(config: RunConfig, size: Size) -> RunConfig:
+def with_state_noise(config: RunConfig, size: Size) -> RunConfig:
     """Return the run with state noise."""
     return replace(config, training=replace(config.training, state_noise=size.noise))
 
@@ -140,7 +142,7 @@ def with_attention(config: RunConfig, **settings: Any) -> RunConfig:
 
 
 def at_rate(config: RunConfig, rate: float, after: float | None = None) -> RunConfig:
-    """Return the run with another learning rate, in both phases or with its own after the switch."""
+    """Return the run with another learning rate; `after` is the rate after the switch, if it differs."""
     training = config.training
     return replace(
         config,

@@ -1,4 +1,4 @@
-"""Many runs on one GPU: those of one shape as one program, in as many waves as its memory requires."""
+"""Many runs on one GPU: runs of one shape are trained as one program, in waves that fit into its memory."""
 
 import traceback
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def run_in_stacks(
 def train_wave(
     wave: Configs, folder: Path, device: torch.device, observe: Callable[[str, Progress], None]
 ) -> dict[str, str]:
-    """Train runs of one shape, at once if there are several; return the reason for each that failed."""
+    """Train runs of one shape as one program; return the reason for each run that failed."""
     try:
         if len(wave) > 1:
             outcome = run_stacked(wave, folder, device, observe=observe)
@@ -49,7 +49,7 @@ def train_wave(
         run(config, folder / name, device=str(device), observe=lambda seen: observe(name, seen))
         return {}
     except InterruptedRun:
-        raise InterruptedRun(f"stopped; what was reached is saved in {folder}") from None
+        raise InterruptedRun(f"stopped; the progress is saved in {folder}") from None
     except LatebloomError as error:
         return dict.fromkeys(wave, str(error))
     except Exception as error:
@@ -58,23 +58,23 @@ def train_wave(
 
 
 def log_error(folder: Path, text: str) -> Path:
-    """Write an error into the folder of a run and return the file."""
+    """Write an error into the folder of a run, and return the path of the file."""
     log = folder / "error.log"
-    with suppress(OSError):  # the reason without its log is better than nothing
+    with suppress(OSError):  # the reason is reported even if the log cannot be written
         folder.mkdir(parents=True, exist_ok=True)
         log.write_text(text)
     return log
 
 
 def plan_waves(configs: Configs, folder: Path, fit: Callable[[RunConfig], int]) -> list[Configs]:
-    """Return which runs to train at once: interrupted stacks as they were, interrupted runs alone, and the rest by
-    shape, as many at once as fit."""
+    """Return the runs to train at once: interrupted stacks, interrupted single runs, then the rest by shape, as many at
+    once as fit."""
     left = {name: config for name, config in configs.items() if not RunFolder(folder / name).is_finished}
     waves: list[Configs] = []
     for members in _interrupted_stacks(folder):
-        # All of its members, also those that are finished: a stack may have been killed while it wrote its results.
-        asked = all(name in configs and configs[name].matches(wanted) for name, wanted in members.items())
-        if asked and any(name in left for name in members):
+        # Finished members too: a stack may have been killed while it wrote its results.
+        is_wanted = all(name in configs and configs[name].matches(wanted) for name, wanted in members.items())
+        if is_wanted and any(name in left for name in members):
             waves.append({name: configs[name] for name in members})
             left = {name: config for name, config in left.items() if name not in members}
     for name in list(left):
@@ -94,7 +94,7 @@ def plan_waves(configs: Configs, folder: Path, fit: Callable[[RunConfig], int]) 
 
 
 def _fit_or_one(fit: Callable[[RunConfig], int], config: RunConfig) -> int:
-    """Return how many runs fit; those that are too large for the memory are tried alone, so that each fails alone."""
+    """Return `fit(config)`, or 1 for runs that do not fit, so that each of them fails alone."""
     try:
         return fit(config)
     except ConfigError:
@@ -102,7 +102,7 @@ def _fit_or_one(fit: Callable[[RunConfig], int], config: RunConfig) -> int:
 
 
 def _interrupted_stacks(folder: Path) -> list[dict[str, str]]:
-    """Return the members, by name and hash, of each stack in a folder that has a checkpoint."""
+    """Return the names and hashes of the runs of each stack with a checkpoint."""
     found = []
     for stack in sorted(folder.glob("stack-*")):
         if latest_checkpoint(stack / "checkpoints") is not None:

@@ -1,4 +1,4 @@
-"""When should attention be enabled?"""
+"""The study `timing`: the time at which attention is enabled."""
 
 from collections.abc import Iterator
 
@@ -12,20 +12,20 @@ from latebloom.studies.scales import (
     at_rate,
     base_config,
     composite,
-    disturbed,
     middle_rates,
     staged,
+    with_state_noise,
 )
 from latebloom.tasks import ModularSum, Task
 
 PERCENTS = range(10, 100, 20)
 BEYOND = (3, 8)
-"""The length at which state tracking is measured, in training lengths: that of the paper's claim, and a longer one."""
+"""Multiples of the training length at which `when_beyond` measures state tracking."""
 
 
 @study("timing")
 def timing(scale: Scale) -> Plan:
-    """A switch at 10 to 90% of the steps, at two learning rates, against a switch when state tracking holds beyond."""
+    """A switch at 10 to 90% of the steps, at two learning rates, against one when state tracking holds beyond."""
     size = MANY_ARMS[scale]
     low, high = middle_rates(size)
     arms = [*_arms(size, composite(), low), *_arms(size, composite(), high), *_arms(size, ModularSum(), high)]
@@ -34,12 +34,12 @@ def timing(scale: Scale) -> Plan:
 
 def _arms(size: Size, task: Task, rate: float) -> Iterator[Arm]:
     run = at_rate(base_config(size, task, hybrid(width=size.width, **LOG_N)), rate)
-    run = disturbed(run, size)
+    run = with_state_noise(run, size)
     when = {multiple: f"when beyond {multiple}x ({rate:g})" for multiple in BEYOND}
     default = when[BEYOND[0]]
     for percent in PERCENTS:
         yield Arm(f"at {percent}% ({rate:g})", staged(run, at_fraction(percent / 100)), against=default)
     for multiple, name in when.items():
-        bar = when_beyond(multiple=multiple, every=max(10, size.steps // 50), latest=int(0.9 * size.steps))
-        yield Arm(name, staged(run, bar), against=() if name == default else default)
+        trigger = when_beyond(multiple=multiple, every=max(10, size.steps // 50), latest=int(0.9 * size.steps))
+        yield Arm(name, staged(run, trigger), against=() if name == default else default)
     yield Arm(f"joint ({rate:g})", run, against=default)

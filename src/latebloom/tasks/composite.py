@@ -1,4 +1,4 @@
-"""State tracking and recall in one sequence: the task on which the paper shows delayed attention."""
+"""State tracking and recall in one sequence: the main task of the paper."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,7 +35,7 @@ class Composite(Task):
     keys: int = 256
     """Number of keys; a sequence of length L has floor(L/2) of them."""
     values: int = 64
-    """Number of values; several keys may have the same."""
+    """Number of values; several keys may have the same value."""
     order: Literal["digits-first", "pairs-first", "interleaved"] = "digits-first"
     """The order of digits and pairs; interleaved is random, with each pair kept together."""
     supervision: Supervision = "aligned"
@@ -80,23 +80,23 @@ class Composite(Task):
     def draw(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
         digit_count, pair_count = (length + 1) // 2, length // 2
         digits, sums = draw_digits(key, rows, digit_count, self.modulus)
-        keys, values, asked, answer = draw_pairs(key, rows, pair_count, self.vocabulary)
+        keys, values, query, answer = draw_pairs(key, rows, pair_count, self.vocabulary)
         digit_places, pair_places = self._places(key, rows, digit_count, pair_count)
         items = torch.empty(rows.shape[0], digit_count + 2 * pair_count, dtype=torch.int64, device=rows.device)
         items = items.scatter(1, digit_places, digits)
         items = items.scatter(1, pair_places, keys).scatter(1, pair_places + 1, values)
         markers = [constant(rows, self.vocabulary.marker(name)) for name in ("SUM", "ASK")]
-        tokens = torch.cat([items, *markers, asked], dim=1)
+        tokens = torch.cat([items, *markers, query], dim=1)
 
         at_sum, at_key = (constant(rows, items.shape[1] + after) for after in (0, 2))
         positions = torch.cat([running(self.supervision, at_sum, digit_places), at_key], dim=1)
         targets = torch.cat([running(self.supervision, sums[:, -1:], sums), answer], dim=1)
-        asked_sums = targets.shape[1] - 1
+        sum_count = targets.shape[1] - 1
         return Batch(
             tokens,
             positions,
             targets,
-            {"sum": slice(0, asked_sums), "recall": slice(asked_sums, asked_sums + 1)},
+            {"sum": slice(0, sum_count), "recall": slice(sum_count, sum_count + 1)},
         )
 
     def _places(self, key: int | Tensor, rows: Tensor, digits: int, pairs: int) -> tuple[Tensor, Tensor]:

@@ -61,8 +61,8 @@ def draw_pairs(
     """Return keys (B, N), distinct within a row, their values (B, N), and the key and value (B, 1) of a query."""
     keys = distinct(key, rows, KEYS, count, vocabulary.keys) + vocabulary.first_key
     values = integers(key, rows, VALUES, count, vocabulary.values) + vocabulary.first_value
-    asked = integers(key, rows, QUERY, 1, count)
-    return keys, values, keys.gather(1, asked), values.gather(1, asked)
+    query = integers(key, rows, QUERY, 1, count)
+    return keys, values, keys.gather(1, query), values.gather(1, query)
 
 
 def running(supervision: str, outcome: Tensor, each: Tensor) -> Tensor:

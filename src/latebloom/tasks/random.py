@@ -1,8 +1,8 @@
-"""Counter-based random numbers: each is a pure function of the place where it is used.
+"""Counter-based random numbers: each number is a pure function of its position.
 
 The numbers of a stateful generator depend on everything drawn before. Here every number is a hash of (seed, split,
-index, row, stream, position), so any batch can be made alone, in any order, on any device, and a hundred seeds draw
-theirs in one call. The hash is the finalizer of splitmix64. All arithmetic is on int64 tensors, where overflow wraps on
+index, row, stream, position), so any batch can be made alone, in any order, on any device, and a hundred seeds can be
+drawn in one call. The hash is the finalizer of splitmix64. All arithmetic is on int64 tensors, where overflow wraps on
 CPU and CUDA alike.
 
 Shapes: S stacked streams, B rows, N numbers per row.
@@ -81,7 +81,7 @@ def distinct(key: int | Tensor, rows: Tensor, stream: int, count: int, bound: in
 
 
 FEW = 64
-"""Up to this many numbers, finding the smallest ones in turn is faster than sorting them all."""
+"""Up to this many numbers, repeated argmin is faster than sorting."""
 
 
 def _stacked_words(key: Tensor, rows: Tensor, offset: int, count: int) -> Tensor:

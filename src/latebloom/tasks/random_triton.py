@@ -1,4 +1,4 @@
-"""The counter-based random numbers on a GPU: one launch where the plain form takes a dozen.
+"""The counter-based random numbers on a GPU: one kernel launch instead of a dozen.
 
 Shapes: S stacked streams, B rows, N numbers per row.
 """
@@ -22,27 +22,27 @@ def _mix(word):
 
 
 @triton.jit
-def _hash(keys, rows, program, rows_in_all, offset, columns):
-    key = tl.load(keys + program // rows_in_all).to(tl.uint64, bitcast=True)
-    row = tl.load(rows + program % rows_in_all).to(tl.uint64, bitcast=True)
+def _hash(keys, rows, program, row_count, offset, columns):
+    key = tl.load(keys + program // row_count).to(tl.uint64, bitcast=True)
+    row = tl.load(rows + program % row_count).to(tl.uint64, bitcast=True)
     row_key = _mix(key + (row + 1) * 0x9E3779B97F4A7C15)
     return _mix(row_key + offset.to(tl.uint64, bitcast=True) + (columns + 1).to(tl.uint64) * 0x9E3779B97F4A7C15)
 
 
 @triton.jit
-def _words_kernel(keys, rows, words, rows_in_all, count, offset, BLOCK: tl.constexpr):
+def _words_kernel(keys, rows, words, row_count, count, offset, BLOCK: tl.constexpr):
     program = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    word = _hash(keys, rows, program, rows_in_all, offset, columns)
+    word = _hash(keys, rows, program, row_count, offset, columns)
     tl.store(words + program.to(tl.int64) * count + columns, word.to(tl.int64, bitcast=True), columns < count)
 
 
 @triton.jit
-def _distinct_kernel(keys, rows, chosen, rows_in_all, count, bound, offset, BLOCK: tl.constexpr):
+def _distinct_kernel(keys, rows, chosen, row_count, count, bound, offset, BLOCK: tl.constexpr):
     program = tl.program_id(0)
     columns = tl.arange(0, BLOCK)
     last = 0x7FFFFFFFFFFFFFFF
-    word = _hash(keys, rows, program, rows_in_all, offset, columns).to(tl.int64, bitcast=True)
+    word = _hash(keys, rows, program, row_count, offset, columns).to(tl.int64, bitcast=True)
     word = tl.where(columns < bound, word, last)
     for place in range(count):
         least = tl.argmin(word, 0, tie_break_left=True)

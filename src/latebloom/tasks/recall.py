@@ -27,7 +27,7 @@ class Recall(Task):
     keys: int = 512
     """Number of keys; a sequence of length L has L of them."""
     values: int = 64
-    """Number of values; several keys may have the same."""
+    """Number of values; several keys may have the same value."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -64,8 +64,8 @@ class Recall(Task):
         return {"recall": dict(zip(pairs[::2], pairs[1::2], strict=True))[key]}
 
     def draw(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
-        keys, values, asked, answer = draw_pairs(key, rows, length, self.vocabulary)
+        keys, values, query, answer = draw_pairs(key, rows, length, self.vocabulary)
         pairs = torch.stack([keys, values], dim=2).flatten(1)
-        tokens = torch.cat([pairs, constant(rows, self.vocabulary.marker("ASK")), asked], dim=1)
+        tokens = torch.cat([pairs, constant(rows, self.vocabulary.marker("ASK")), query], dim=1)
         last = constant(rows, self.token_count(length) - 1)
         return Batch(tokens, last, answer, {"recall": slice(0, 1)})

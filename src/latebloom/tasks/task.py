@@ -1,6 +1,6 @@
 """The family of tasks: sequences with named answers.
 
-A task is one file with one class, a dataclass below `Task` (`modular_sum.py` is the plainest): its settings, the size
+A task is one file with one subclass of `Task`, a dataclass (`modular_sum.py` is the simplest): its settings, the size
 of its vocabulary, and `draw`, which makes sequences and their answers from random numbers (`random.py`).
 
 Shapes: B sequences, T tokens, A supervised positions, L items (the length).
@@ -130,7 +130,7 @@ class Task(Component, ABC):
             )
         if self.longest is not None and length > self.longest:
             raise ConfigError(
-                f"{field}: {length} takes task.keys of {self.keys_needed(length)} or more; "
+                f"{field}: {length} needs task.keys of {self.keys_needed(length)} or more; "
                 f"this task has {getattr(self, 'keys', 0)}, enough for a length of {self.longest}"
             )
 

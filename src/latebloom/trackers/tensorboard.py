@@ -12,7 +12,7 @@ from latebloom.trackers.tracking import Tracker, TrackerSession
 
 @dataclass(frozen=True, kw_only=True)
 class TensorBoard(Tracker):
-    """TensorBoard: event files in the run's folder; look at them with `tensorboard --logdir runs`."""
+    """TensorBoard: event files in the run's folder; show them with `tensorboard --logdir runs`."""
 
     package: ClassVar = "tensorboard"
 

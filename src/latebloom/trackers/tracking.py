@@ -1,7 +1,7 @@
-"""The family of trackers, and the observer that feeds one.
+"""The family of trackers, and the observer that sends metrics to one.
 
-A tracker is one file with two classes: the settings, a dataclass below `Tracker` whose `build` opens a session, and the
-session, which takes the metrics of one run.
+A tracker is one file with two classes: the settings, a subclass of `Tracker` whose `build` opens a session, and the
+session, which receives the metrics of one run.
 """
 
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ PROJECT = "latebloom"
 
 
 class TrackerSession(ABC):
-    """Takes the metrics of one run."""
+    """Receives the metrics of one run."""
 
     @abstractmethod
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -28,21 +28,21 @@ class TrackerSession(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Write what is not written yet."""
+        """Write pending metrics and end the session."""
 
 
 class Tracker(Component, ABC):
-    """Settings of a tracker."""
+    """The settings of a tracker."""
 
     package: ClassVar[str | None] = None
-    """The package that it needs, which is also the name of the extra."""
+    """The required package, which is also the name of the extra."""
 
     @abstractmethod
     def build(self, folder: Path, config: RunConfig, first_step: int) -> TrackerSession:
-        """Open a session for the run in a folder, which will log the steps after `first_step` (again)."""
+        """Open a session for the run in a folder; it logs the steps after `first_step`, some perhaps again."""
 
     def check(self) -> None:
-        """Raise a ConfigError if the package that it needs is not installed."""
+        """Raise a ConfigError if the required package is not installed."""
         if self.package is not None and find_spec(self.package) is None:
             raise ConfigError(
                 f"track: {self.name} needs the package {self.package}, which is not installed; "
@@ -66,12 +66,15 @@ class Tracked:
         if self._session is not None:
             self._session.close()
 
-    def __call__(self, seen: Progress) -> None:
-        if self._session is None:  # only now is it known that there is something to train, and from which step on
-            self._session = self._tracker.build(self._folder, self._config, seen.step)
-        numbers = {**seen.numbers, **({} if seen.evaluation is None else evaluation_numbers(seen.evaluation))}
+    def __call__(self, progress: Progress) -> None:
+        if self._session is None:  # the first report has the step at which training begins
+            self._session = self._tracker.build(self._folder, self._config, progress.step)
+        numbers = {
+            **progress.numbers,
+            **({} if progress.evaluation is None else evaluation_numbers(progress.evaluation)),
+        }
         if numbers:
-            self._session.log(seen.step, numbers)
+            self._session.log(progress.step, numbers)
 
 
 def evaluation_numbers(evaluation: Evaluation) -> dict[str, float]:

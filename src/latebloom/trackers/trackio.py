@@ -11,7 +11,7 @@ from latebloom.trackers.tracking import PROJECT, Tracker, TrackerSession
 
 @dataclass(frozen=True, kw_only=True)
 class Trackio(Tracker):
-    """trackio: a database on this machine; look at it with `trackio show`."""
+    """trackio: a database on this machine; show it with `trackio show`."""
 
     package: ClassVar = "trackio"
 
@@ -22,7 +22,7 @@ class Trackio(Tracker):
 
 
 class TrackioSession(TrackerSession):
-    """A run in trackio's database. A resumed run keeps its name; steps after its checkpoint are there twice."""
+    """A run in trackio's database. A resumed run keeps its name; steps after its checkpoint are recorded twice."""
 
     def __init__(self, folder: Path, config: RunConfig, first_step: int) -> None:
         import trackio

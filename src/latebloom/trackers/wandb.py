@@ -23,7 +23,7 @@ class WeightsAndBiases(Tracker):
 
 
 class WeightsAndBiasesSession(TrackerSession):
-    """A run of W&B, in FOLDER/wandb. Each start is a run of its own; the starts of a resumed run share a group."""
+    """A run of W&B, in FOLDER/wandb. Each start is a separate W&B run; the starts of a resumed run share a group."""
 
     def __init__(self, folder: Path, config: RunConfig, first_step: int) -> None:
         import wandb

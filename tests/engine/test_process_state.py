@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from latebloom.engine.surroundings import memory_kept, own_torch_state
+from latebloom.engine.process_state import keep_freed_memory, preserve_torch_state
 
 
 def page_faults_of_a_step() -> int:
@@ -26,7 +26,7 @@ def resident_bytes() -> int:
 
 def measure() -> tuple[int, int, int]:
     """Page faults of the first step and of a later one while memory is kept, and the bytes that are given back."""
-    with memory_kept():
+    with keep_freed_memory():
         first = page_faults_of_a_step()
         later = min(page_faults_of_a_step() for _ in range(5))
         kept = resident_bytes()
@@ -36,7 +36,7 @@ def measure() -> tuple[int, int, int]:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="memory is kept by telling glibc to")
 def test_memory_is_kept_from_step_to_step_and_given_back_at_the_end():
     # A process of its own: what earlier tests left in this one's heap, and their threads, would be measured too.
-    code = "from test_surroundings import measure; print(*measure())"
+    code = "from test_process_state import measure; print(*measure())"
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
     )
@@ -49,7 +49,7 @@ def test_memory_is_kept_from_step_to_step_and_given_back_at_the_end():
 
 def test_what_torch_is_told_in_a_step_that_fails_is_not_left_behind():
     def fail():
-        with own_torch_state(torch.device("cpu")):
+        with preserve_torch_state(torch.device("cpu")):
             torch.set_deterministic_debug_mode("error")  # as on the way back through the library's attention
             raise torch.OutOfMemoryError
 
