@@ -301,7 +301,7 @@ def test_a_cluster_of_our_own_listens_on_loopback_alone(cluster):
     ("address", "reason"), [("127.0.0.1:1", "no answer within 5 seconds"), ("here", "Invalid address format")]
 )
 def test_an_address_where_no_cluster_is_is_one_sentence(address, reason, tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(connecting, "SECONDS_TO_CONNECT", 5.0 if "nobody" in reason else 120.0)
+    monkeypatch.setattr(connecting, "SECONDS_TO_CONNECT", 5.0 if "no answer" in reason else 120.0)
     with pytest.raises(SystemExit) as stop:
         main(["study", "paper", "--on", "ray", "--address", address, "--out", str(tmp_path / "out")])
     assert stop.value.code == 2
