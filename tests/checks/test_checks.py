@@ -129,7 +129,6 @@ BROKEN = {
     "attention.can_be_stacked": lambda: positions(inputs=lambda s, x: x * float(x.max().item() > 0)),
     # Positions
     "covers_its_tokens": lambda: variant(NoPositions, max_tokens=property(lambda self: 8)),
-    "declares_rotation": lambda: positions(queries_keys=lambda s, q, k: (2 * q, k)),
     # Tasks
     "is_pure": lambda: task(lambda b, key, rows: keyed(b, tokens=(b.tokens + next(COUNTER)) % 5)),
     "has_independent_rows": lambda: task(lambda b, key, rows: keyed(b, tokens=b.tokens.roll(1, 0))),

@@ -14,6 +14,7 @@ import torch
 from latebloom import Delay, Phase, RunConfig, at_step, lstm, run, transformer, when_beyond
 from latebloom.engine.loop import run_stacked
 from latebloom.engine.stacked import Stacked
+from latebloom.engine.stacks import stack_key
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import ConfigError
 
@@ -110,6 +111,12 @@ def test_batches_of_different_sizes_are_stacked_where_all_switch_at_once(tiny):
 def test_runs_of_other_shapes_are_refused(small):
     with pytest.raises(ConfigError, match=r"cannot be stacked: .* averaging of the loss, state noise and delay"):
         Trainer([small, replace(small, model=replace(small.model, width=16))], CPU)
+
+
+def test_a_task_that_cannot_be_stacked_keeps_its_runs_out_of_stacks(small, monkeypatch):
+    assert stack_key(small).hash == stack_key(replace(small, seed=1)).hash
+    monkeypatch.setattr(type(small.task), "stacking", "none")
+    assert stack_key(small).hash != stack_key(replace(small, seed=1)).hash
 
 
 def test_a_stack_leaves_the_folders_that_its_runs_would_leave_alone(small, tmp_path):

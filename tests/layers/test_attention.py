@@ -12,12 +12,17 @@ from latebloom.layers.attention import (
     Learned,
     LogN,
     NoPositions,
+    PositionLayer,
+    Positions,
     Rotary,
     ScoreLayer,
     Scores,
     SelfAttention,
     Softmax,
 )
+from latebloom.layers.stacking import Stacking
+from latebloom.models.block import build_block
+from latebloom.models.settings import Attention, Model
 
 POSITIONS = ("none", "rotary", "learned")
 
@@ -89,7 +94,7 @@ def test_look_back_makes_the_key_of_a_token_from_it_and_the_one_before():
     assert moved.nonzero().flatten().tolist() == [4, 5]
 
 
-def test_log_ned_a_key_that_stands_out_keeps_its_share_among_many():
+def test_with_log_n_scaling_a_key_that_stands_out_keeps_its_share_among_many():
     """One key scores 1 above all others: plain softmax lets it drown, log_ned it gains with their number."""
     shares = {}
     for log_n in (False, True):
@@ -164,3 +169,42 @@ def test_scores_of_ones_own_may_have_parameters_and_see_the_inputs_alone_and_in_
     for i, model in enumerate(models):
         model(x[i]).square().sum().backward()
         torch.testing.assert_close(grad[i], dict(model.named_parameters())["scores.bias.weight"].grad)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damped(Positions):
+    """Positions that only act on queries and keys, and that torch cannot run under vmap."""
+
+    stacking: ClassVar[Stacking] = "loop"
+    name: Literal["test_damped"] = "test_damped"
+
+    def build(self, width, heads):
+        return DampedLayer()
+
+
+class DampedLayer(PositionLayer):
+    def queries_keys(self, q, k):
+        assert q.isfinite().all().item()  # vmap refuses item()
+        return q, k / torch.arange(1, k.shape[-2] + 1, dtype=k.dtype)[:, None]
+
+
+def test_positions_of_ones_own_that_act_on_queries_and_keys_are_applied():
+    torch.manual_seed(0)
+    attention, x = SelfAttention(16, 4, positions=Damped(), scores=Softmax()).double(), features()
+    values = attention.projected(x)[2]
+    naive = attention.output((attention.weights(x) @ values).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(attention(x), naive)
+    assert not torch.allclose(attention(x), build()(x))
+
+
+def test_positions_that_vmap_does_not_support_run_in_stacks_by_a_loop():
+    model = Model(layout="am", width=8, blocks=1, attention=Attention(heads=2, positions=Damped()))
+    models = [build_block(model).double() for _ in range(3)]
+    x = torch.randn(3, 2, 6, 8, dtype=torch.double)
+    parameters = {
+        name: torch.stack([dict(m.named_parameters())[name].detach() for m in models])
+        for name, _ in models[0].named_parameters()
+    }
+    together = torch.func.vmap(lambda p, x: torch.func.functional_call(models[0], p, (x,)))(parameters, x)
+    for one, alone, given in zip(together, models, x, strict=True):
+        torch.testing.assert_close(one, alone(given))

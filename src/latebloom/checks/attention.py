@@ -91,15 +91,6 @@ def covers_its_tokens(positions: Positions) -> None:
     raise Fails(f"it declares {longest} tokens and takes {longest + 1}")
 
 
-@checks(Positions)
-def declares_rotation(positions: Positions) -> None:
-    """`rotates` says whether queries_keys changes queries or keys"""
-    q, k, _ = queries_keys_values()
-    layer = build(positions).positions
-    changes = any(not torch.equal(one, other) for one, other in zip(layer.queries_keys(q, k), (q, k), strict=True))
-    require(not changes or layer.rotates, "queries_keys changes them, but rotates is False, so it is never called")
-
-
 def _both(function):
     return checks(Positions)(checks(Scores)(function))
 
@@ -133,7 +124,9 @@ def has_gradients(component: Scores | Positions) -> None:
 @_both
 def can_be_stacked(component: Scores | Positions) -> None:
     """in a stack it computes what it computes alone"""
-    stacking = "none" if component.stacking == "none" else "vmap"  # attention itself loops over its scores
+    stacking = component.stacking
+    if isinstance(component, Scores) and stacking == "loop":  # attention itself loops over its scores
+        stacking = "vmap"
     check_stacked(lambda: attention_of(component), stacking, call, numbers(3, B, T, D))
 
 

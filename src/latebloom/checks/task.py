@@ -156,6 +156,8 @@ def agrees_with_its_oracle(task: Task) -> None:
 @checks(Task)
 def can_be_stacked(task: Task) -> None:
     """in a stack, where every model has its own seed, each draws what it draws alone"""
+    if task.stacking == "none":
+        skip("it declares that it cannot be stacked")
     length, seeds = lengths_of(task)[-1], torch.arange(3)
 
     def tokens(seed: Tensor) -> tuple[Tensor, ...]:

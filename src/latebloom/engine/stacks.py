@@ -24,7 +24,7 @@ def stack_key(config: RunConfig) -> RunConfig:
     If the phases have different batch sizes, all runs must also switch at the same step. A trigger that measures the
     model cannot guarantee that, so such a run is trained alone.
     """
-    if not config.model.can_be_stacked:
+    if not config.model.can_be_stacked or config.task.stacking == "none":
         return config
     training, delay = config.training, config.delay
     phases = {name: Phase(batch_size=getattr(training, name).batch_size) for name in ("delayed", "full")}

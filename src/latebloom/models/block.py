@@ -59,7 +59,7 @@ def build_part(letter: str, settings: Model) -> Residual:
             look_back=attention.look_back,
             zero_output=attention.zero_output,
         )
-        return Residual(PARTS[letter], width, body)
+        return Residual(PARTS[letter], width, body, attention.positions.stacking)
     return Residual(PARTS[letter], width, MLP(width, 4 * width))
 
 

@@ -75,7 +75,7 @@ class Task(Component, ABC):
     shortest: ClassVar[int] = 1
     """The shortest length at which every answer is defined."""
     stacking: ClassVar[Stacking] = "vmap"
-    """How `draw` runs in a stack of models, where the key is a tensor with one key per model: `vmap` or `loop`."""
+    """How `draw` runs in a stack of models, where the key is a tensor with one key per model."""
 
     @property
     @abstractmethod

@@ -45,7 +45,7 @@ class SelfAttention(nn.Module):
         """(B, T, D) -> (B, T, D)"""
         x = self.positions.inputs(x)
         joint, extra = self._project(x)
-        if self.stacking != "loop" and not self.positions.rotates:
+        if self.stacking != "loop" and not self.positions.acts_on_queries_keys:
             return self.output(self.scores.attend_joint(joint, extra, self.heads, x))
         q, k, v = split_heads(joint, extra, self.heads)
         q, k = self.positions.queries_keys(q, k)

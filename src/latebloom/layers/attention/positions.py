@@ -18,8 +18,10 @@ from latebloom.layers.stacking import Stacking
 class PositionLayer(nn.Module):
     """Acts on the inputs of attention, or on its queries and keys. This one does neither."""
 
-    rotates: ClassVar[bool] = False
-    """Whether `queries_keys` does anything."""
+    @property
+    def acts_on_queries_keys(self) -> bool:
+        """Whether `queries_keys` is overridden; otherwise attention does not split the heads to call it."""
+        return type(self).queries_keys is not PositionLayer.queries_keys
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return the inputs (B, T, D) from which queries, keys and values are projected."""
@@ -34,7 +36,7 @@ class Positions(Component, ABC):
     """Settings of the positions."""
 
     stacking: ClassVar[Stacking] = "vmap"
-    """How the layer runs in a stack of models: `vmap` or `none`."""
+    """How the layer runs in a stack of models; with `loop`, all of attention is called once per model."""
 
     @property
     def max_tokens(self) -> int | None:

@@ -4,7 +4,7 @@ Shapes: T tokens, E features per head.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -38,8 +38,6 @@ class Rotary(Positions):
 
 class RotaryLayer(PositionLayer):
     """Rotates pairs of features, each pair at a frequency of its own."""
-
-    rotates: ClassVar[bool] = True
 
     def __init__(self, features: int, base: float) -> None:
         super().__init__()
