@@ -3,9 +3,9 @@
 python docs/fill.py            write the values, draw the pictures, make results/report.html
 python docs/fill.py --check    fail if a page, a picture or the report does not agree with results/ (a test does this)
 
-A value stands between marks, <!-- = EXPRESSION -->VALUE<!-- / -->; the expression uses the names of docs/values.py. A
-line must not begin with such a mark, because Markdown would take the whole line for HTML. Percentages, counts of seeds
-and differences outside marks are refused, unless they are settings.
+A value stands between marks, <!-- = EXPRESSION -->VALUE<!-- / -->; the expression uses the names of docs/values.py and
+docs/performance_tables.py. A line must not begin with such a mark, because Markdown would take the whole line for HTML.
+Percentages, counts of seeds and differences outside marks are refused, unless they are settings.
 """
 
 import re
@@ -14,22 +14,22 @@ from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
+import performance_tables
 import values
 
 from latebloom.report.charts import as_svg
+from latebloom.report.compared import comparisons
+from latebloom.report.figures import all_figures
+from latebloom.report.panel import panels
 from latebloom.report.study import read_sections, study_page
-from latebloom.results.file import write_results
 
 ROOT = Path(__file__).parent.parent
+NAMES = vars(performance_tables) | vars(values)
 MARK = re.compile(r"<!-- = (.+?) -->(.*?)<!-- / -->", re.DOTALL)
 FIGURE = re.compile(r"\d+(?:\.\d+)?%|\b\d+ of (?:the )?\d+\b|[+−-]\d+(?:\.\d+)? points|\bp (?:of |= ?)?0?\.\d+")
 SETTINGS = ("90%", "95%", "99%")
 """Thresholds and interval levels."""
-OTHERS = ("performance.md",)
-"""Pages with a script of their own."""
-STUDIES = ("paper", "timing", "holding", "paper-tuning")
 FRONT = {
     "LSTM": "paper/lstm", "Transformer": "paper/transformer", "hybrid, joint training": "paper/joint",
     "hybrid, DAT, plain": "paper-all-asked/dat", "hybrid, DAT, tuned variant": "paper/dat",
@@ -43,17 +43,16 @@ PICTURES: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
     "olmo-hybrid": ("accuracy", ("olmo-hybrid",), {"joint": "olmo-hybrid/joint", "DAT": "olmo-hybrid/dat"}),
 }
 """The name of the figure in the report, the files that it is drawn from, and its arms if not all."""
-
-
-def pages() -> list[Path]:
-    return [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name not in OTHERS)]
+MADE = {ROOT / "docs" / "images" / f"{name}.svg": sources for name, (_, sources, _) in PICTURES.items()}
+MADE[ROOT / "results" / "report.html"] = ("paper", "timing", "holding", "paper-tuning")
+"""The pictures and the report, with the files that each is made from."""
 
 
 def filled(text: str) -> str:
     """Return a page with every value computed anew."""
 
     def value(mark: re.Match[str]) -> str:
-        found = str(eval(mark[1], values.__dict__))
+        found = str(eval(mark[1], NAMES))
         around = "\n\n" if "\n" in found else ""
         return f"<!-- = {mark[1]} -->{around}{found}{around}<!-- / -->"
 
@@ -80,13 +79,7 @@ def stamp(sources: tuple[str, ...]) -> str:
     return f"<!-- made from results {sha256(b''.join(found)).hexdigest()} -->\n"
 
 
-def made() -> dict[Path, tuple[str, ...]]:
-    """Return the pictures and the report, with the files that each is made from."""
-    images = {ROOT / "docs" / "images" / f"{name}.svg": sources for name, (_, sources, _) in PICTURES.items()}
-    return {**images, ROOT / "results" / "report.html": STUDIES}
-
-
-def draw(name: str, folder: Path) -> str:
+def draw(name: str) -> str:
     """Return a picture of the report, with the arms in plain words."""
     figure, sources, arms = PICTURES[name]
     shown = {arm: text for text, arm in arms.items()}
@@ -98,26 +91,23 @@ def draw(name: str, folder: Path) -> str:
         replace(run, study=sources[0], arm=names[arm], against=tuple(names[f"{sources[0]}/{a}"] for a in run.against))
         for arm, run in runs
     ]
-    write_results(folder / "runs.parquet", sorted(renamed, key=lambda run: order.index(run.arm)))
-    figures = read_sections([folder / "runs.parquet"])[0].figures
-    return as_svg(next(one.chart for one in figures if one.name == figure))
+    (panel,) = panels(sorted(renamed, key=lambda run: order.index(run.arm)))
+    return as_svg(next(one.chart for one in all_figures(panel, *comparisons([panel])) if one.name == figure))
 
 
 def main() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     if "--check" in sys.argv[1:]:
-        wrong = [f"{page.relative_to(ROOT)}: {mistake}" for page in pages() for mistake in mistakes(page)]
-        for file, sources in made().items():
+        wrong = [f"{page.relative_to(ROOT)}: {mistake}" for page in pages for mistake in mistakes(page)]
+        for file, sources in MADE.items():
             if not (file.exists() and file.read_text().endswith(stamp(sources))):
                 wrong.append(f"{file.relative_to(ROOT)} was made from other results; run python docs/fill.py")
         sys.exit("\n".join(wrong) or None)
-    for page in pages():
+    for page in pages:
         page.write_text(filled(page.read_text()))
-    for file, sources in made().items():
-        if file.suffix == ".svg":
-            with TemporaryDirectory() as folder:
-                text = draw(file.stem, Path(folder))
-        else:
-            text = study_page(read_sections([ROOT / "results" / f"{study}.parquet" for study in sources]))
+    for file, sources in MADE.items():
+        results = [ROOT / "results" / f"{source}.parquet" for source in sources]
+        text = draw(file.stem) if file.suffix == ".svg" else study_page(read_sections(results))
         file.write_text(text.rstrip("\n") + "\n" + stamp(sources))
 
 

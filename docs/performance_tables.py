@@ -1,21 +1,12 @@
-"""Write the tables of docs/performance.md from the benchmarks in results/.
-
-python docs/performance_tables.py            write them
-python docs/performance_tables.py --check    fail if the page does not agree with results/ (a test does this)
-"""
+"""Compute the tables of docs/performance.md from the benchmarks in results/; docs/fill.py writes them."""
 
 import json
-import re
-import sys
-from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.stats import bootstrap
+from values import ROOT, table
 
-ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "performance.md"
 TARGETS = {  # label, target, stretch target
     "seed_steps_per_second": ("steps per second, summed over stacked runs", 10_000, 20_000),
     "ratio_to_eager": ("ratio to an eager single run", 30, 50),
@@ -30,42 +21,29 @@ CPU_TARGETS = {  # label, target
     "64": ("share of the machine's own sgemm peak, width 64", 0.50),
     "128": ("the same, width 128", 0.70),
 }
+BF16_ARMS = ("64 stacked runs", "256 stacked runs", *(f"the fused LSTM, captured, width {n}" for n in (64, 128)))
 
 
 def read(name: str) -> dict[str, Any]:
     """Return a benchmark, with the fields of its environment beside its figures."""
-    report = json.loads((ROOT / "results" / name).read_text())
+    report = json.loads((ROOT / "results" / f"{name}.json").read_text())
     here = report.get("environment", {"commit": "", "command": []})
     command = " ".join(["latebloom", *here["command"][1:]])
     return report | here | {"commit": here["commit"][:12], "command": command}
 
 
-GPU, BF16, CPU, CPU_BEFORE = map(
-    read, ("bench-h200.json", "bench-h200-bf16.json", "bench-cpu.json", "bench-cpu-before.json")
-)
+GPU, BF16, CPU, CPU_BEFORE = map(read, ("bench-h200", "bench-h200-bf16", "bench-cpu", "bench-cpu-before"))
 
 
-def table(headings: str, rows: Iterable[Iterable[object]]) -> str:
-    """Return a Markdown table; the headings are separated by `|`."""
-    lines = [headings, re.sub(r"[^|]+", "---", headings), *("|".join(map(str, row)) for row in rows)]
-    return "\n".join(f"| {line.replace('|', ' | ')} |" for line in lines)
-
-
-def filled_table(headings: str, template: str, rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return a table whose cells are a template filled in with each row's values."""
-    return table(headings, ([template.format(**row)] for row in rows))
-
-
-def headline() -> str:
+def gpu_targets() -> str:
     rows = []
     for name, (label, target, stretch) in TARGETS.items():
         value, sign = GPU[name], -1 if "at most" in label else 1
         goals = {"stretch target reached": stretch, "target reached": target}
         verdict = next((words for words, goal in goals.items() if sign * value >= sign * goal), "**not reached**")
-        shown = f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-        rows.append((label, f"{shown} ({verdict})", f"{target:,}", f"{stretch:,}"))
+        rows.append(f"{label}|{value:,.{0 if value >= 100 else 1}f} ({verdict})|{target:,}|{stretch:,}")
     for runs, ratio in GPU.get("ratio_to_jax", {}).items():
-        rows.append((f"ratio to the same hybrid in JAX, runs at once: {runs}", f"{ratio:.1f}", "", ""))
+        rows.append(f"ratio to the same hybrid in JAX, runs at once: {runs}|{ratio:.1f}||")
     about = (
         "\n\n{accelerator}, torch {torch}, Triton {triton}, Python {python}, matrix products in {precision}, "
         "commit {commit}; `{command}`."
@@ -73,53 +51,46 @@ def headline() -> str:
     return table("figure|measured|target|stretch target", rows) + about.format(**GPU)
 
 
-def arms() -> str:
-    rows = (
-        arm
-        | {
-            "name": name,
-            "share": f"{arm['share_of_peak']:.1%}" if "share_of_peak" in arm else "",
-            "memory": f"{arm['peak_memory_mb']:,.0f}" if arm["peak_memory_mb"] else "",
-        }
-        for name, arm in _all_arms(GPU).items()
-    )
-    text = filled_table(
-        "arm|step, ms: minimum (median)|steps per second, all runs|of the product peak|cold start, s|memory, MB",
-        "{name}|{step_ms[minimum]:.3f} ({step_ms[median]:.3f})|{seed_steps_per_second:,.0f}|{share}|"
-        "{cold_seconds:.1f}|{memory}",
-        rows,
-    )
-    text += "\n\nThe product peak is {product_peak_tflops:.0f} TFLOP/s, measured in the same run.".format(**GPU)
+def gpu_arms() -> str:
+    rows = []
+    for name, arm in _arms(GPU).items():
+        time = "{minimum:.3f} ({median:.3f})".format(**arm["step_ms"])
+        share = f"{arm['share_of_peak']:.1%}" if "share_of_peak" in arm else ""
+        memory = f"{arm['peak_memory_mb']:,.0f}" if arm["peak_memory_mb"] else ""
+        rows.append(f"{name}|{time}|{arm['seed_steps_per_second']:,.0f}|{share}|{arm['cold_seconds']:.1f}|{memory}")
+    head = "arm|step, ms: minimum (median)|steps per second, all runs|of the product peak|cold start, s|memory, MB"
+    text = "\n\nThe product peak is {product_peak_tflops:.0f} TFLOP/s, measured in the same run.".format(**GPU)
     if "jax" in GPU:
         times = ", ".join(f"{seconds:.0f} s for {runs}" for runs, seconds in GPU["jax"]["compile_seconds"].items())
         text += f" JAX {GPU['jax']['version']} compiles its step in {times}; the cold start includes this."
-    return text
+    return table(head, rows) + text
 
 
-def _all_arms(report: dict[str, Any]) -> dict[str, Any]:
+def _arms(report: dict[str, Any]) -> dict[str, Any]:
     return {name: arm for group in (report, *report["fused_lstm"].values()) for name, arm in group["arms"].items()}
 
 
 def growth() -> str:
-    return filled_table(
-        "runs|width|tokens|step, ms|steps per second, all runs|of the product peak|peak memory, MB",
+    row = (
         "{runs}|{width}|{tokens}|{step_ms[minimum]:.2f}|{seed_steps_per_second:,.0f}|{share_of_peak:.1%}|"
-        "{peak_memory_mb:,.0f}",
-        GPU["growth"],
+        "{peak_memory_mb:,.0f}"
     )
+    head = "runs|width|tokens|step, ms|steps per second, all runs|of the product peak|peak memory, MB"
+    return table(head, (row.format(**one) for one in GPU["growth"]))
 
 
-def study() -> str:
+def hundred_seeds() -> str:
     found = GPU["hundred_seed_study"]
-    accuracy = found["mean_accuracy"]
-    headings = [f"{found['seeds']} seeds x {found['steps']:,} steps", "seconds", *accuracy["demo-dat"]]
-    rows = ((n, f"{found['seconds'][n]:.0f}", *(f"{x:.3f}" for x in row.values())) for n, row in accuracy.items())
-    return table("|".join(headings), rows)
+    rows = []
+    for name, accuracy in found["mean_accuracy"].items():
+        rows.append("|".join([name, f"{found['seconds'][name]:.0f}", *(f"{x:.3f}" for x in accuracy.values())]))
+    lengths = "|".join(found["mean_accuracy"]["demo-dat"])
+    return table(f"{found['seeds']} seeds x {found['steps']:,} steps|seconds|{lengths}", rows)
 
 
 def precision() -> str:
     """Return the accuracy at each length in every precision, and the paired differences to float32."""
-    runs = {mode: read(f"precision-{mode}.json")["runs"] for mode in ("float32", "tf32", "bf16")}
+    runs = {mode: read(f"precision-{mode}")["runs"] for mode in ("float32", "tf32", "bf16")}
     seeds, *others = ([run["seed"] for run in each] for each in runs.values())
     assert others == [seeds, seeds], "the precisions were tried on different seeds"
     tested = [[run["evaluation"]["lengths"] for run in each] for each in runs.values()]
@@ -127,27 +98,19 @@ def precision() -> str:
     rows = []
     for index, first in enumerate(tested[0][0]):
         exact, *rounded = (np.array([lengths[index]["accuracy"] for lengths in each]) for each in tested)
-        means = (f"{one.mean():.3f}" for one in (exact, *rounded))
-        rows.append((f"{first['length'] / start:g}x", *means, *(_difference(one - exact) for one in rounded)))
+        cells = [f"{first['length'] / start:g}x", *(f"{one.mean():.3f}" for one in (exact, *rounded))]
+        for difference in (one - exact for one in rounded):
+            low, high = bootstrap((difference,), np.mean, rng=np.random.default_rng(0)).confidence_interval
+            cells.append(f"{difference.mean():+.3f} [{low:+.3f}, {high:+.3f}]")
+        rows.append("|".join(cells))
     held = ", ".join(f"{sum(run['reach'] >= 3 for run in each)} in {mode}" for mode, each in runs.items())
-    headings = "length|float32|tf32|bf16|paired difference tf32 - float32 [95%]|bf16 - float32 [95%]"
-    return f"{table(headings, rows)}\n\nSeeds with a reach of 3 or more, of {len(seeds)}: {held}."
-
-
-def _difference(values: np.ndarray) -> str:
-    interval = bootstrap((values,), np.mean, rng=np.random.default_rng(0)).confidence_interval
-    return f"{values.mean():+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
+    head = "length|float32|tf32|bf16|paired difference tf32 - float32 [95%]|bf16 - float32 [95%]"
+    return f"{table(head, rows)}\n\nSeeds with a reach of 3 or more, of {len(seeds)}: {held}."
 
 
 def bf16() -> str:
-    labels = {
-        "64 stacked runs": "step of 64 stacked runs",
-        "256 stacked runs": "step of 256 stacked runs",
-        "the fused LSTM, captured, width 64": "the fused LSTM, 64 models, width 64",
-        "the fused LSTM, captured, width 128": "the same, width 128",
-    }
-    both = [_all_arms(report) for report in (GPU, BF16)]
-    rows = ((label, *(f"{arms[arm]['step_ms']['minimum']:.2f}" for arms in both)) for arm, label in labels.items())
+    each = [{name: arm["step_ms"]["minimum"] for name, arm in _arms(report).items()} for report in (GPU, BF16)]
+    rows = (f"{arm}|{each[0][arm]:.2f}|{each[1][arm]:.2f}" for arm in BF16_ARMS)
     ratios = (
         "\n\nCaptured cuDNN calls (tf32) take {fused_lstm_ratio:.1f} times as long as the fused LSTM in bf16 at width "
         "64, and {fused_lstm_ratio_128:.1f} times at width 128."
@@ -155,49 +118,26 @@ def bf16() -> str:
     return table("milliseconds|tf32|bf16", rows) + ratios.format(**BF16)
 
 
-def cpu() -> str:
-    rows: list[tuple[object, ...]] = []
+def cpu_targets() -> str:
+    rows = []
     for name, (label, target) in CPU_TARGETS.items():
         value = CPU.get(name) or CPU["share_of_peak"][name]
-        middle, best, goal = (f"{x:.0%}" if target < 1 else f"{x:.2f}" for x in (*_turns(value), target))
-        rows.append(
-            (label, f"{middle} ({best}), {'reached' if value['median'] >= target else '**not reached**'}", goal)
-        )
-    rows.append(("step of a run, ratio to one with a textbook LSTM", f"{CPU['ratio_to_textbook']:.2f}", ""))
+        form = "{median:.0%} ({maximum:.0%})" if target < 1 else "{median:.2f} ({maximum:.2f})"
+        verdict = "reached" if value["median"] >= target else "**not reached**"
+        rows.append(f"{label}|{form.format(**value)}, {verdict}|{target:{'.0%' if target < 1 else '.2f'}}")
+    rows.append(f"step of a run, ratio to one with a textbook LSTM|{CPU['ratio_to_textbook']:.2f}|")
     for name, ratio in CPU["ratio_to_peers"].items():
-        rows.append((f"LSTM layer, forward and backward, ratio to that of {name}", f"{ratio:.2f}", ""))
-    old, template = CPU_BEFORE["steps_per_second"], "{:.1f} ({:.1f})"
-    rates = (
-        (name, template.format(*_turns(rate)), template.format(*_turns(old[name])) if name in old else "")
+        rows.append(f"LSTM layer, forward and backward, ratio to that of {name}|{ratio:.2f}|")
+    return table("figure|median (best turn)|target", rows)
+
+
+def cpu_rates() -> str:
+    shown, old = "{median:.1f} ({maximum:.1f})", CPU_BEFORE["steps_per_second"]
+    rows = (
+        f"{name}|{shown.format(**rate)}|{shown.format(**old[name]) if name in old else ''}"
         for name, rate in CPU["steps_per_second"].items()
     )
-    shares = "Before memory was kept (commit {commit}) the shares were {narrow:.0%} and {wide:.0%}."
     narrow, wide = (CPU_BEFORE["share_of_peak"][width]["median"] for width in ("64", "128"))
-    return "\n\n".join(
-        (
-            table("figure|median (best turn)|target", rows),
-            table("steps per second|median (best turn)|before memory was kept", rates),
-            shares.format(narrow=narrow, wide=wide, **CPU_BEFORE),
-            "{processor}, {cores} cores, torch {torch}, commit {commit}; `{command}`.".format(**CPU),
-        )
-    )
-
-
-def _turns(value: dict[str, float]) -> tuple[float, float]:
-    return value["median"], value["maximum"]
-
-
-def main() -> None:
-    text = PAGE.read_text()
-    tables = {function.__name__: function for function in (headline, arms, growth, study, precision, bf16, cpu)}
-    mark = re.compile(r"(<!-- (\w+) -->\n).*?(\n<!-- /\2 -->)", re.DOTALL)
-    assert {found[2] for found in mark.finditer(text)} == tables.keys()
-    filled = mark.sub(lambda found: found[1] + tables[found[2]]() + found[3], text)
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(filled)
-    elif filled != text:
-        sys.exit(f"{PAGE.name} does not agree with the benchmarks in results/; run python docs/performance_tables.py")
-
-
-if __name__ == "__main__":
-    main()
+    before = f"Before memory was kept (commit {CPU_BEFORE['commit']}) the shares were {narrow:.0%} and {wide:.0%}."
+    about = "{processor}, {cores} cores, torch {torch}, commit {commit}; `{command}`.".format(**CPU)
+    return f"{table('steps per second|median (best turn)|before memory was kept', rows)}\n\n{before}\n\n{about}"

@@ -15,11 +15,12 @@ from typing import Any
 
 from latebloom.evaluation import Count, Evaluation
 from latebloom.evaluation.result import HOLDS_AT
-from latebloom.report.statistics import Comparison, Estimate, compare_arms, holm, mean_interval
+from latebloom.report.differences import Settings, run_settings
+from latebloom.report.statistics import SETTLED_AT, Comparison, Estimate, compare_arms, holm, mean_interval
 from latebloom.results.file import read_results
 from latebloom.results.record import CHOICE, RunRecord
 
-Summary = Callable[[Iterable[float]], float]
+Condition = Callable[[Any], bool]
 ROOT = Path(__file__).parent.parent
 NEAR, FAR = 3, 16
 EXACT = 0.99
@@ -91,22 +92,59 @@ def label(arm: str) -> str:
     return labels().get(name, name)
 
 
+def tried(arm: str, seeds: Sequence[int] = ()) -> list[tuple[Settings, list[Evaluation]]]:
+    """Return each setting that was tried for an arm of the study `paper`, with its runs on (some) tuning seeds."""
+    found: dict[str, list[RunRecord]] = {}
+    for run in records("paper-tuning"):
+        if run.arm.rpartition(CHOICE)[0] == arm and run.evaluation and (run.seed in seeds or not seeds):
+            found.setdefault(run.arm, []).append(run)
+    return [(run_settings(runs[0]), [run.evaluation for run in runs if run.evaluation]) for runs in found.values()]
+
+
+@cache
+def chosen(arm: str) -> tuple[Settings, list[Evaluation]]:
+    """Return the setting that was chosen for an arm of the study `paper`, with its runs on tuning seeds."""
+    wanted = next(run_settings(run) for run in records("paper") if run.arm == arm)
+    return next(one for one in tried(arm) if one[0] == wanted)
+
+
+@cache
+def compare(first: str, second: str, multiple: float, from_seed: int = 0) -> Comparison:
+    a, b = ({seed: x for seed, x in by_seed(arm, multiple).items() if seed >= from_seed} for arm in (first, second))
+    found = compare_arms(first, second, a, b)
+    assert found is not None, "a comparison needs two shared seeds"
+    return found
+
+
+def planned(study: str, multiple: float, from_seed: int = 0) -> list[Comparison]:
+    """Return every comparison that a study plans, with Holm's correction for all of them."""
+    runs = [(source, run) for source in (study, f"{study}:modular_sum") for run in records(source)]
+    pairs = {(f"{source}/{run.arm}", f"{source}/{other}"): 0 for source, run in runs for other in run.against}
+    return holm([compare(*pair, multiple, from_seed) for pair in pairs])
+
+
 # Figures in sentences
 
 
-def mean(arm: str, multiple: float, answer: str | None = None, digits: int = 0, of: Summary = fmean) -> str:
+def mean(arm: str, multiple: float, answer: str | None = None, digits: int = 0, of: Callable[..., Any] = fmean) -> str:
     """Return the mean accuracy over seeds, or what `of` makes of them."""
     return f"{of(by_seed(arm, multiple, answer).values()):.{digits}%}"
 
 
-def seeds(arm: str, condition: Callable[[Evaluation], bool]) -> str:
-    """Count the seeds that meet a condition: "13 of 20"."""
+def count(items: Iterable[Any], condition: Condition) -> str:
+    """Count the items that meet a condition: "13 of 20"."""
+    found = list(map(condition, items))
+    return f"{sum(found)} of {len(found)}"
+
+
+def seeds(arm: str, condition: Condition) -> str:
+    """Count the seeds of an arm that meet a condition."""
     return count(evaluations(arm).values(), condition)
 
 
-def count(runs: Iterable[Evaluation], condition: Callable[[Evaluation], bool]) -> str:
-    found = [condition(run) for run in runs]
-    return f"{sum(found)} of {len(found)}"
+def first_round(arm: str, condition: Condition) -> str:
+    """Count the settings of an arm that meet a condition on both seeds of the first round."""
+    return count(tried(arm, FIRST_ROUND), lambda one: all(map(condition, one[1])))
 
 
 def holds(run: Evaluation) -> bool:
@@ -123,18 +161,6 @@ def cliff(run: Evaluation) -> bool:
     return run.cliff is not None
 
 
-def always(seed: int) -> bool:
-    return True
-
-
-@cache
-def compare(first: str, second: str, multiple: float, only: Callable[[int], bool] = always) -> Comparison:
-    a, b = ({seed: x for seed, x in by_seed(arm, multiple).items() if only(seed)} for arm in (first, second))
-    found = compare_arms(first, second, a, b)
-    assert found is not None, "a comparison needs two shared seeds"
-    return found
-
-
 def points(first: str, second: str, multiple: float) -> str:
     """Return the size of a paired difference in whole percentage points."""
     return f"{abs(100 * compare(first, second, multiple).difference.mean):.0f}"
@@ -142,6 +168,18 @@ def points(first: str, second: str, multiple: float) -> str:
 
 def p_value(value: float) -> str:
     return f"{value:.3f}" if value >= 0.001 else "<0.001"
+
+
+def corrected(first: str, second: str, multiple: float) -> str:
+    """Return the corrected p of a planned comparison."""
+    study = re.split("[/:]", first)[0]
+    return next(p_value(o.p_corrected) for o in planned(study, multiple) if (o.first, o.second) == (first, second))
+
+
+def settled(study: str, from_seed: int = 0) -> list[str]:
+    """Return the comparisons at 3x that are significant after correction."""
+    found = [one for one in planned(study, NEAR, from_seed) if one.p_corrected < SETTLED_AT]
+    return [f"{label(one.first)} against {label(one.second)}" for one in found]
 
 
 def apart(arms: Sequence[str], multiple: float) -> str:
@@ -158,48 +196,24 @@ def made(study: str, *tasks: str) -> str:
     return f"{len(runs)} runs of {command}: {machine}, {versions}, commit {(commit or '')[:7]}."
 
 
-def tried(arm: str, only_first: bool = False) -> list[list[RunRecord]]:
-    """Return the tuning runs of an arm of the study `paper`, one list per setting."""
-    found: dict[str, list[RunRecord]] = {}
-    for run in records("paper-tuning"):
-        if run.arm.rpartition(CHOICE)[0] == arm and (run.seed in FIRST_ROUND or not only_first):
-            found.setdefault(run.arm, []).append(run)
-    return list(found.values())
-
-
-def scored(runs: Iterable[RunRecord]) -> list[Evaluation]:
-    return [run.evaluation for run in runs if run.evaluation is not None]
-
-
-def first_round(arm: str, condition: Callable[[Evaluation], bool]) -> str:
-    """Count the settings of an arm that meet a condition on both seeds of the first round."""
-    found = [all(map(condition, scored(runs))) for runs in tried(arm, only_first=True)]
-    return f"{sum(found)} of {len(found)}"
-
-
-def chosen(arm: str) -> list[Evaluation]:
-    """Return the tuning runs of the setting that was chosen for an arm of the study `paper`."""
-    wanted = next(_settings(run) for run in records("paper") if run.arm == arm)
-    return next(scored(runs) for runs in tried(arm) if _settings(runs[0]) == wanted)
-
-
-def _settings(run: RunRecord) -> dict[str, Any]:
-    return {**json.loads(run.config), "seed": None}
-
-
 # Tables
 
 
-def rows(head: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *cells]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def table(head: str, rows: Iterable[str]) -> str:
+    """Return a Markdown table; cells are separated by `|`."""
+    lines = (head, "---" + "|---:" * head.count("|"), *rows)
+    return "\n".join(f"| {line.replace('|', ' | ')} |" for line in lines)
 
 
 def interval(one: Estimate, signed: bool = False) -> str:
-    form = "+.1f" if signed else ".1f"
+    form, unit = ("+.1f", "") if signed else (".1f", "%")
     middle, low, high = (format(100 * (end or 0.0), form) for end in (one.mean, one.low, one.high))
-    return f"{middle}{'' if signed else '%'}" + (f" [{low}, {high}]" if one.seeds > 2 else "")
+    return f"{middle}{unit}" + (f" [{low}, {high}]" if one.seeds > 2 else "")
+
+
+def accuracy(arm: str, multiples: Sequence[float], answer: str | None = None) -> str:
+    """Return the cells with an arm's accuracy at each multiple."""
+    return "|".join(interval(mean_interval(by_seed(arm, multiple, answer).values())) for multiple in multiples)
 
 
 def accuracies(
@@ -209,115 +223,83 @@ def accuracies(
     named = arms if isinstance(arms, Mapping) else {label(arm): arm for arm in arms}
     counts = {"90% at 3x": holds, "exact": exact} if FAR in multiples else {"90% at 3x": holds}
     counts = counts if answer is None else {}
-    cells = [
-        [name, str(len(evaluations(arm)))]
-        + [interval(mean_interval(by_seed(arm, multiple, answer).values())) for multiple in multiples]
-        + [seeds(arm, condition) for condition in counts.values()]
-        for name, arm in named.items()
-    ]
-    return rows(["", "seeds", *(f"{multiple}x" for multiple in multiples), *counts], cells)
+    rows = []
+    for name, arm in named.items():
+        cells = [name, str(len(evaluations(arm))), accuracy(arm, multiples, answer)]
+        rows.append("|".join(cells + [seeds(arm, condition) for condition in counts.values()]))
+    return table("|".join(["", "seeds", *(f"{multiple}x" for multiple in multiples), *counts]), rows)
 
 
 def reaches(*arms: str) -> str:
     """Return the reach of each arm, and how many seeds have a cliff."""
-    cells = []
+    rows = []
     for arm in arms:
         found = [run.reach for run in evaluations(arm).values()]
-        one = mean_interval(found)
-        cells.append([label(arm), f"{one.mean:.1f}x [{one.low:.1f}, {one.high:.1f}]"])
-        cells[-1] += [
-            f"{min(found):g}x to {max(found):g}x",
-            seeds(arm, lambda run: run.reach >= FAR),
-            seeds(arm, cliff),
-        ]
-    return rows(["", "mean reach", "range", "hold to 16x", "with a cliff"], cells)
+        one, far = mean_interval(found), seeds(arm, lambda run: run.reach >= FAR)
+        reach = f"{one.mean:.1f}x [{one.low:.1f}, {one.high:.1f}]|{min(found):g}x to {max(found):g}x"
+        rows.append(f"{label(arm)}|{reach}|{far}|{seeds(arm, cliff)}")
+    return table("|mean reach|range|hold to 16x|with a cliff", rows)
 
 
-def differences(
-    pairs: Sequence[tuple[str, str]] | Mapping[str, tuple[str, str]], multiples: Sequence[float] = (NEAR, FAR)
-) -> str:
+def differences(pairs: Sequence[tuple[str, str]] | Mapping[str, tuple[str, str]]) -> str:
     """Return the paired difference of each pair of arms, in percentage points; a mapping names the rows."""
     named = pairs if isinstance(pairs, Mapping) else {f"{label(a)} − {label(b)}": (a, b) for a, b in pairs}
-    cells = []
+    rows = []
     for name, pair in named.items():
-        found = [compare(*pair, multiple) for multiple in multiples]
-        cells.append([name, *(text for one in found for text in (interval(one.difference, True), p_value(one.p)))])
-    return rows(["", *(text for multiple in multiples for text in (f"{multiple}x", "p"))], cells)
-
-
-def planned(study: str, multiple: float, only: Callable[[int], bool] = always) -> list[Comparison]:
-    """Return every comparison that a study plans, over some seeds, with Holm's correction for all of them."""
-    sources = (study, f"{study}:modular_sum")
-    runs = [(source, run) for source in sources for run in records(source)]
-    pairs = {(f"{source}/{run.arm}", f"{source}/{other}"): 0 for source, run in runs for other in run.against}
-    return holm([compare(*pair, multiple, only=only) for pair in pairs])
-
-
-def corrected(first: str, second: str, multiple: float) -> str:
-    """Return the corrected p of a planned comparison."""
-    study = first.partition("/")[0].partition(":")[0]
-    return next(p_value(o.p_corrected) for o in planned(study, multiple) if (o.first, o.second) == (first, second))
-
-
-def settled(study: str, only: Callable[[int], bool] = always) -> list[str]:
-    """Return the comparisons at 3x whose corrected p is below 0.05."""
-    found = [one for one in planned(study, NEAR, only) if one.p_corrected < 0.05]
-    return [f"{label(one.first)} against {label(one.second)}" for one in found]
+        found = (compare(*pair, multiple) for multiple in (NEAR, FAR))
+        rows.append("|".join([name, *(f"{interval(one.difference, True)}|{p_value(one.p)}" for one in found)]))
+    return table("|3x|p|16x|p", rows)
 
 
 def effects(study: str) -> str:
-    """Return every planned comparison near and far with its corrected p; bold where p is below 0.05."""
-    cells = []
-    for near, far in zip(planned(study, NEAR), planned(study, FAR), strict=True):
-        texts = []
-        for one in (near, far):
-            mark = "**" if one.p_corrected < 0.05 else ""
-            texts += [f"{mark}{interval(one.difference, signed=True)}{mark}", p_value(one.p_corrected)]
-        cells.append([label(near.first), label(near.second), *texts])
-    return rows(["arm", "compared with", "3x", "p", "16x", "p"], cells)
+    """Return every planned comparison near and far with its corrected p; bold where it is significant."""
+    rows = []
+    for both in zip(planned(study, NEAR), planned(study, FAR), strict=True):
+        cells = [label(both[0].first), label(both[0].second)]
+        for one in both:
+            bold = "**" * (one.p_corrected < SETTLED_AT)
+            cells.append(f"{bold}{interval(one.difference, True)}{bold}|{p_value(one.p_corrected)}")
+        rows.append("|".join(cells))
+    return table("arm|compared with|3x|p|16x|p", rows)
 
 
 def switches(source: str, rate: str) -> str:
     """Return when each arm at a learning rate switches, and how far it is behind the best fixed switch at 16x."""
-    arms = [f"{source}/{name}" for name in dict.fromkeys(run.arm for run in records(source)) if f"({rate})" in name]
+    arms = {f"{source}/{run.arm}": 0 for run in records(source) if f"({rate})" in run.arm}
     best = max((arm for arm in arms if "/at " in arm), key=lambda arm: fmean(by_seed(arm, FAR).values()))
-    cells = []
+    rows = []
     for arm in arms:
         steps = [run.switch_step for run in records(source) if f"{source}/{run.arm}" == arm and run.switch_step]
         spread = f" [{min(steps):,}, {max(steps):,}]" if len(set(steps)) > 1 else ""
-        behind = "" if arm == best else interval(compare(best, arm, FAR).difference, signed=True)
-        cells.append([label(arm).partition(" (")[0], f"{median(steps):,.0f}{spread}" if steps else "none"])
-        cells[-1] += [interval(mean_interval(by_seed(arm, multiple).values())) for multiple in (NEAR, FAR)] + [behind]
-    return rows(["switch", "at step", "3x", "16x", "best fixed − this, 16x"], cells)
+        moment = f"{median(steps):,.0f}{spread}" if steps else "none"
+        behind = "" if arm == best else interval(compare(best, arm, FAR).difference, True)
+        rows.append(f"{label(arm).partition(' (')[0]}|{moment}|{accuracy(arm, (NEAR, FAR))}|{behind}")
+    return table("switch|at step|3x|16x|best fixed − this, 16x", rows)
 
 
 def tuning(*arms: str) -> str:
     """Return what was chosen for each arm of the study `paper`, and its accuracy on the tuning seeds."""
-    cells = []
+    rows = []
     for arm in arms:
-        config = next(_settings(run) for run in records("paper") if run.arm == arm)
-        training, model = config["training"], config["model"]
-        first = [run for runs in tried(arm, only_first=True) for run in scored(runs)]
-        cells.append([
-            label(f"paper/{arm}"), f"{training['full']['learning_rate']:g}", f"{training['state_noise']:g}",
-            "log-n" if model["attention"]["sharpen"] and "a" in model["layout"] else "plain",
-            {"answers": "answer", "positions": "token"}[training["weigh"]],
-            first_round(arm, holds), count(first, cliff),
-            *(f"{fmean(at(run, multiple) for run in chosen(arm)):.1%}" for multiple in (NEAR, FAR)),
-        ])  # fmt: skip
-    head = ["", "rate", "state noise", "scores", "loss per", "settings at 90% at 3x", "runs with a cliff", "3x", "16x"]
-    return rows(head, cells)
+        config, runs = chosen(arm)
+        numbers = (f"{float(config[f'training.{name}']):g}" for name in ("full.learning_rate", "state_noise"))
+        scales = config["model.attention.scores.name"] == "log_n" and "a" in config["model.layout"]
+        per = {"answers": "answer", "positions": "token"}[config["training.weigh"]]
+        cliffs = count((run for _, some in tried(arm, FIRST_ROUND) for run in some), cliff)
+        means = (f"{fmean(at(run, multiple) for run in runs):.1%}" for multiple in (NEAR, FAR))
+        choice = [*numbers, "log-n" if scales else "plain", per, first_round(arm, holds), cliffs]
+        rows.append("|".join([label(f"paper/{arm}"), *choice, *means]))
+    return table("|rate|state noise|scores|loss per|settings at 90% at 3x|runs with a cliff|3x|16x", rows)
 
 
 def noise() -> str:
     """Return DAT's mean accuracy at 16x on the tuning seeds by learning rate, without and with state noise."""
-    found: dict[tuple[float, bool], list[float]] = {}
-    for runs in tried("dat"):
-        training = _settings(runs[0])["training"]
-        key = training["full"]["learning_rate"], training["state_noise"] > 0
-        found.setdefault(key, []).extend(at(run, FAR) for run in scored(runs))
-    cells = []
-    for rate in sorted({rate for rate, _ in found}):
-        each = (found[rate, False], found[rate, True])
-        cells.append([f"{rate:g}", *(f"{fmean(one):.0%} ({min(one):.0%} to {max(one):.0%})" for one in each)])
-    return rows(["rate", "without noise", "with noise"], cells)
+    found: dict[float, tuple[list[float], list[float]]] = {}
+    for config, runs in tried("dat"):
+        without_and_with = found.setdefault(float(config["training.full.learning_rate"]), ([], []))
+        without_and_with[float(config["training.state_noise"]) > 0].extend(at(run, FAR) for run in runs)
+    rows = []
+    for rate, both in sorted(found.items()):
+        cells = (f"{fmean(one):.0%} ({min(one):.0%} to {max(one):.0%})" for one in both)
+        rows.append("|".join([f"{rate:g}", *cells]))
+    return table("rate|without noise|with noise", rows)
