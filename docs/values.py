@@ -15,7 +15,7 @@ from typing import Any
 
 from latebloom.evaluation import Count, Evaluation
 from latebloom.evaluation.result import HOLDS_AT
-from latebloom.report.differences import Settings, run_settings
+from latebloom.report.settings import Settings, run_settings
 from latebloom.report.statistics import SETTLED_AT, Comparison, Estimate, compare_arms, holm, mean_interval
 from latebloom.results.file import read_results
 from latebloom.results.record import CHOICE, RunRecord

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from synthetic import evaluation, record
 
-from latebloom.report.choices import choices_table, tried_table
 from latebloom.report.page import study_page
 from latebloom.report.panel import panels
+from latebloom.report.settings import choices_table, tried_table
 from latebloom.report.study import read_sections
 from latebloom.results.file import write_results
 

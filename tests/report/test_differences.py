@@ -9,8 +9,8 @@ from synthetic import evaluation, record
 
 from latebloom.config import with_overrides
 from latebloom.recipes import recipe
-from latebloom.report.differences import differences_table
 from latebloom.report.panel import panels
+from latebloom.report.settings import differences_table
 
 DELAY = {"until": {"name": "at_step", "step": 5}, "hold": "bypass"}
 BASE = {"delay": None, "training": {"steps": 10, "weigh": "answers"}, "seed": 0}

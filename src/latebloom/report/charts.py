@@ -1,18 +1,21 @@
 """Charts as Vega-Lite specifications, and their conversion to PNG, SVG, PDF or HTML without a network."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any
 
 from latebloom.errors import ConfigError, unknown
 from latebloom.evaluation.result import CLAIM, Evaluation
-from latebloom.report.theme import chart_config
 
 Spec = dict[str, Any]
 """A chart, or a part of one, as Vega-Lite reads it."""
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.4.1.json"
 FORMATS = ("png", "svg", "pdf", "html")
+COLORS = ["#d1495b", "#00798c", "#edae49", "#66a182", "#2e4057", "#8d6a9f", "#3b7dd8", "#a8581c", "#c2569b", "#7d8c1f"]
+ON_DARK = ["#f0808e", "#48b5c7", "#edae49", "#8fcf9f", "#a9bedb", "#c9a6da", "#7db0ff", "#d9975f", "#ea94c8", "#bfcf63"]
+"""The same hues for the dark theme."""
 # Equal lines must not hide each other: the first is solid, and each later one has gaps through which it shows.
 # Points shrink in the same order, each with its own shape.
 DASHES = ([1, 0], [12, 8], [5, 5], [8, 4, 2, 6], [2, 8], [3, 9], [16, 6, 4, 6], [6, 14])
@@ -30,7 +33,7 @@ def plot(evaluations: Evaluation | Mapping[str, Evaluation], path: str | Path, *
     for name, evaluation in named.items():
         if not isinstance(evaluation, Evaluation):
             raise ConfigError(f"plot: {name} is {evaluation!r}, not an evaluation; TrainedRun.load(folder) has one")
-    save_chart(accuracy_chart(named, title=title), Path(path))
+    save_chart(accuracy_chart(named, title), Path(path))
     return Path(path)
 
 
@@ -40,7 +43,8 @@ def save_chart(spec: Spec, *paths: Path) -> None:
 
     from latebloom.report.page import chart_page
 
-    svg = ""
+    svg, to_png = "", partial(convert.svg_to_png, ppi=144)
+    to_bytes = {"svg": str.encode, "pdf": convert.svg_to_pdf, "png": to_png}
     for path in paths:
         form = path.suffix.lstrip(".").lower()
         if form not in FORMATS:
@@ -49,11 +53,6 @@ def save_chart(spec: Spec, *paths: Path) -> None:
             content = chart_page(spec).encode()
         else:
             svg = svg or as_svg(spec)
-            to_bytes = {
-                "svg": str.encode,
-                "pdf": convert.svg_to_pdf,
-                "png": lambda svg: convert.svg_to_png(svg, ppi=144),
-            }
             content = to_bytes[form](svg)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +68,7 @@ def as_svg(spec: Spec) -> str:
     return vegalite_to_svg(spec | {"layer": [layer for layer in spec["layer"] if layer.get("name") != HOVER]})
 
 
-def accuracy_chart(evaluations: Mapping[str, Evaluation], *, title: str = "") -> Spec:
+def accuracy_chart(evaluations: Mapping[str, Evaluation], title: str = "") -> Spec:
     """Draw accuracy by length of several runs, with 95% intervals over the tested sequences."""
     if not evaluations:
         raise ConfigError("plot: there is no evaluation to draw")
@@ -79,7 +78,7 @@ def accuracy_chart(evaluations: Mapping[str, Evaluation], *, title: str = "") ->
         for count in evaluation.counts
     ]
     first = next(iter(evaluations.values()))
-    return length_chart(rows, first.training_length, guessing_levels(first), title=title)
+    return length_chart(rows, first.training_length, guessing_levels(first), title)
 
 
 def guessing_levels(evaluation: Evaluation) -> dict[str, float]:
@@ -101,8 +100,7 @@ def length_chart(
     points: Sequence[dict[str, Any]],
     training_length: int,
     guessing: Mapping[str, float],
-    *,
-    title: str = "",
+    title: str,
     right: str = "all answers right",
     names: Sequence[str] = (),
 ) -> Spec:
@@ -115,35 +113,26 @@ def length_chart(
     names = list(names or shown)
     points = sorted(points, key=lambda one: names.index(one["run"]))  # also the order of drawing
     legend = _legend(shown, symbolSize=130, symbolStrokeWidth=0)
+    scale = {"type": "log", "domain": [lengths[0], lengths[-1]], "nice": False}
+    axis = {"values": _ticks(lengths), "format": "d", "grid": False, "labelOverlap": True}
+    x = quantity("length", title="length (items in a sequence)", scale=scale, axis=axis)
     color = _by_run(names, legend)
-    length = quantity(
-        "length",
-        title="length (items in a sequence)",
-        scale={"type": "log", "domain": [lengths[0], lengths[-1]], "nice": False},
-        axis={"values": _ticks(lengths), "format": "d", "grid": False, "labelOverlap": True},
-    )
-    accuracy = quantity("accuracy", title=right, scale={"domain": [0, 1]}, axis={"format": "%"})
-    place = {"x": length, "y": accuracy, "color": color}
-    tooltip = [
-        nominal("run"),
-        quantity("length"),
-        quantity("accuracy", format=".1%"),
-        nominal("interval", title="95% interval"),
-        nominal("over"),
-    ]
-    band = {"x": length, "y": quantity("low", title=""), "y2": {"field": "high"}, "color": color}
-    shape, size = _by_run(names, legend, SHAPES), quantity("size", scale=None)
+    place = {"x": x, "y": quantity("accuracy", title=right, scale={"domain": [0, 1]}, axis={"format": "%"})}
+    place["color"] = color
+    interval = [nominal("interval", title="95% interval"), nominal("over")]
+    marks = {"shape": _by_run(names, legend, SHAPES), "size": quantity("size", scale=None)}
+    marks["tooltip"] = [nominal("run"), quantity("length"), quantity("accuracy", format=".1%"), *interval]
+    band = {"x": x, "y": quantity("low", title=""), "y2": {"field": "high"}, "color": color}
     layers = [
         *_length_marks(training_length, lengths),
         *_guessing_lines(guessing, lengths),
         layer({"type": "area", "opacity": 0.2}, band, transform=[{"filter": "datum.low !== null"}]),
         layer({"type": "line", "strokeWidth": 2.5}, place | {"strokeDash": _by_run(names, legend, DASHES)}),
-        layer(
-            {"type": "point", "filled": True, "opacity": 0.9, "strokeWidth": 0},
-            place | {"shape": shape, "size": size, "tooltip": tooltip},
-        ),
+        layer({"type": "point", "filled": True, "opacity": 0.9, "strokeWidth": 0}, place | marks),
     ]
-    sizes = _sizes([name for name in names if name in shown])
+    drawn = [name for name in names if name in shown]
+    largest = min(LARGEST_POINT, POINT / SHRINK ** (len(drawn) - 1))  # a Vega scale would space the sizes evenly
+    sizes = {name: max(SMALLEST_POINT, largest * SHRINK**i) for i, name in enumerate(drawn)}
     return layered(layers, [one | {"size": sizes[one["run"]]} for one in points], title)
 
 
@@ -151,29 +140,26 @@ def curves_chart(
     rows: list[dict[str, Any]], switches: list[dict[str, Any]], names: Sequence[str], title: str, is_loss: bool
 ) -> Spec:
     """Draw a thin line by step for each run, with the switches marked. A row has lists `step` and `value`."""
-    values = [value for row in rows for value in row["value"]]
     shown = {row["run"] for row in rows}
     legend = _legend([name for name in names if name in shown], symbolType="stroke", symbolStrokeWidth=4)
     color = _by_run(names, legend)
     step = quantity("step", title="step", scale={"nice": False}, axis={"grid": False, "tickCount": 6})
     if is_loss:
-        scale = {"type": "log", "nice": False} if min(values) > 0 else {}
+        positive = all(value > 0 for row in rows for value in row["value"])
+        scale = {"type": "log", "nice": False} if positive else {}
         y = quantity("value", title="loss", scale=scale, axis={"tickCount": 5})
     else:
         y = quantity("value", title="accuracy", scale={"domain": [0, 1]}, axis={"format": "%"})
-    at_step = quantity("step", format=",")
-    tooltip = [nominal("run"), nominal("seed"), at_step]
-    tooltip.append(quantity("value", title=title, format=".4f" if is_loss else ".1%"))
+    at_step, value = quantity("step", format=","), quantity("value", title=title, format=".4f" if is_loss else ".1%")
     place, flat = {"x": step, "y": y, "color": color}, [{"flatten": ["step", "value"]}]
-    rule = {"x": step, "color": color, "tooltip": [nominal("run"), nominal("what", title="switch"), at_step]}
+    line, tooltip = {"detail": nominal("seed")}, {"tooltip": [nominal("run"), nominal("seed"), at_step, value]}
     layers = [
-        layer(
-            {"type": "line", "strokeWidth": 1.4, "opacity": 0.7}, place | {"detail": nominal("seed")}, transform=flat
-        ),
-        layer({"type": "point", "size": 60, "opacity": 0}, place | {"tooltip": tooltip}, name=HOVER, transform=flat),
+        layer({"type": "line", "strokeWidth": 1.4, "opacity": 0.7}, place | line, transform=flat),
+        layer({"type": "point", "size": 60, "opacity": 0}, place | tooltip, name=HOVER, transform=flat),
     ]
     if switches:  # Vega warns about a layer without data
         mark = {"type": "rule", "strokeDash": [4, 3], "strokeWidth": 1.5}
+        rule = {"x": step, "color": color, "tooltip": [nominal("run"), nominal("what", title="switch"), at_step]}
         layers.insert(0, layer(mark, rule, {"values": switches}))
     return layered(layers, rows, title, height=220)
 
@@ -195,15 +181,9 @@ def layer(mark: Spec, encoding: Spec, data: Spec | None = None, **more: Any) -> 
 
 def layered(layers: list[Spec], points: list[dict[str, Any]], title: str, height: int = 320) -> Spec:
     """Return the layers as one chart in the common size and style."""
-    return {
-        "$schema": SCHEMA,
-        "config": chart_config(),
-        "title": {"text": title, "limit": {"expr": "width + 40"}},
-        "width": 560,
-        "height": height,
-        "layer": layers,
-        "datasets": {"points": points},
-    }
+    heading = {"text": title, "limit": {"expr": "width + 40"}}
+    spec = {"$schema": SCHEMA, "config": chart_config(), "title": heading, "width": 560, "height": height}
+    return spec | {"layer": layers, "datasets": {"points": points}}
 
 
 def _by_run(names: Sequence[str], legend: Spec, values: Sequence[Any] = ()) -> Spec:
@@ -213,22 +193,9 @@ def _by_run(names: Sequence[str], legend: Spec, values: Sequence[Any] = ()) -> S
 
 
 def _legend(shown: Sequence[str], **symbols: Any) -> Spec:
-    return {
-        "title": None,
-        "values": list(shown),
-        "orient": "top",
-        "offset": 24,
-        "symbolOpacity": 1,
-        "columns": {"expr": "width < 480 ? 2 : 4"},
-        "labelLimit": {"expr": "width < 480 ? width / 2 - 24 : width / 4 + 60"},
-        **symbols,
-    }
-
-
-def _sizes(drawn: Sequence[str]) -> dict[str, float]:
-    """Return the size of each run's points, in the order of drawing. A Vega scale would space them evenly."""
-    largest = min(LARGEST_POINT, POINT / SHRINK ** (len(drawn) - 1))
-    return {name: max(SMALLEST_POINT, largest * SHRINK**i) for i, name in enumerate(drawn)}
+    columns, limit = "width < 480 ? 2 : 4", "width < 480 ? width / 2 - 24 : width / 4 + 60"
+    place = {"title": None, "values": list(shown), "orient": "top", "offset": 24, "symbolOpacity": 1}
+    return place | {"columns": {"expr": columns}, "labelLimit": {"expr": limit}, **symbols}
 
 
 def _ticks(lengths: list[int]) -> list[int]:
@@ -242,17 +209,14 @@ def _ticks(lengths: list[int]) -> list[int]:
 
 def _length_marks(training_length: int, lengths: list[int]) -> list[Spec]:
     """Return vertical lines at the training length and at three times it."""
-    marks = [
-        {"at": training_length, "label": f"trained up to {training_length}"},
-        {"at": CLAIM * training_length, "label": f"{CLAIM}x"},
-    ]
-    shown = {"values": [mark for mark in marks if lengths[0] <= mark["at"] <= lengths[-1]]}
-    if not shown["values"]:  # Vega warns about a layer without data
+    marks = {training_length: f"trained up to {training_length}", CLAIM * training_length: f"{CLAIM}x"}
+    shown = [{"at": at, "label": label} for at, label in marks.items() if lengths[0] <= at <= lengths[-1]]
+    if not shown:  # Vega warns about a layer without data
         return []
     text = {"x": quantity("at"), "y": {"value": -5}, "text": nominal("label")}
     return [
-        layer({"type": "rule", "style": "guide", "strokeWidth": 1}, {"x": quantity("at")}, shown),
-        layer({"type": "text", "style": "remark", "baseline": "bottom"}, text, shown),
+        layer({"type": "rule", "style": "guide", "strokeWidth": 1}, {"x": quantity("at")}, {"values": shown}),
+        layer({"type": "text", "style": "remark", "baseline": "bottom"}, text, {"values": shown}),
     ]
 
 
@@ -264,6 +228,22 @@ def _guessing_lines(guessing: Mapping[str, float], lengths: list[int]) -> list[S
             readable.append({"at": level, "from": lengths[0], "label": f"{label}: {level:.1%}"})
     text = {"x": quantity("from"), "y": quantity("at"), "text": nominal("label")}
     mark = {"type": "text", "style": "remark", "align": "left", "baseline": "bottom", "dx": 6, "dy": -3}
-    data = {"values": readable}
-    rule = layer({"type": "rule", "style": "guide", "strokeDash": [5, 4]}, {"y": quantity("at")}, data)
-    return [rule, layer(mark, text, data)]
+    rule = {"type": "rule", "style": "guide", "strokeDash": [5, 4]}
+    return [layer(rule, {"y": quantity("at")}, {"values": readable}), layer(mark, text, {"values": readable})]
+
+
+def chart_config(dark: bool = False) -> Spec:
+    """Return Vega's configuration with the colours of page.css."""
+    ink, soft, line = ("#e6e9ec", "#a7b1ba", "#3a424a") if dark else ("#1d2733", "#55616c", "#c9d0d6")
+    ordinal = ["#97a9b8", "#f3f5f7"] if dark else ["#8896a3", "#12202e"]
+    fonts = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
+    colors = {"labelColor": soft, "titleColor": soft, "domainColor": line, "tickColor": line, "gridColor": line}
+    return {
+        "background": "#14181c" if dark else "#ffffff",
+        "view": {"strokeWidth": 0},
+        "style": {"guide": {"color": soft, "strokeOpacity": 0.7}, "remark": {"color": soft, "fontSize": 11}},
+        "range": {"category": ON_DARK if dark else COLORS, "ordinal": ordinal},
+        "axis": fonts | colors | {"gridOpacity": 0.5},
+        "legend": {"labelFontSize": 13, "labelColor": ink},
+        "title": {"color": ink, "fontSize": 14, "fontWeight": 600, "anchor": "start"},
+    }

@@ -34,7 +34,7 @@ def _pairs(panel: Panel, length: int) -> list[Comparison]:
     if panel.against:
         pairs = [(arm, other) for arm, others in panel.against.items() for other in others]
     else:
-        pairs = list(combinations([arm for arm, _ in panel.standings(length)], 2))
+        pairs = combinations([arm for arm, _ in panel.standings(length)], 2)
     compared = (compare_arms(*pair, *(panel.by_seed(arm, length) for arm in pair)) for pair in pairs)
     return [one for one in compared if one is not None]
 
@@ -50,17 +50,16 @@ def comparison_tables(panel: Panel, compared: Compared) -> dict[str, Table]:
 def comparison_table(panel: Panel, length: int, compared: Sequence[Comparison]) -> Table:
     """Return the paired differences at one length, with the accuracy of each arm if the study names baselines."""
     pairs = {(one.first, one.second): one for one in compared}
+    title, level, wanted = "Arms compared", (), list(pairs)
     if panel.against:
+        title, level = "Effects of changes", (times(panel, length),)
         wanted = [(arm, other) for arm in panel.shown for other in panel.against[arm] or ("",)]
-        title, level = f"Effects of changes at length {length}", (times(panel, length),)
-    else:
-        wanted, title, level = list(pairs), f"Arms compared at length {length}", ()
     rows = []
     for arm, other in wanted:
         accuracy = (accuracy_cell(panel, arm, length),) if level else ()
         rows.append((Cell(arm), Cell(other) if other else EMPTY, *accuracy, *_cells(pairs.get((arm, other)))))
     return Table(
-        title=f"{title}: {panel.title}",
+        title=f"{title} at length {length}: {panel.title}",
         head=("arm", "baseline", *level, "difference, points", "ahead in", "Cliff's delta", "p", "p, corrected"),
         rows=tuple(rows),
         note=_note(compared),
@@ -72,8 +71,7 @@ def _cells(one: Comparison | None) -> tuple[Cell, ...]:
     """Return a difference and its significance."""
     if one is None:
         return (EMPTY,) * 5
-    tied = f", {one.tied} tied" if one.tied else ""
-    ahead = f"{one.ahead} of {one.difference.seeds} seeds{tied}"
+    ahead = f"{one.ahead} of {one.difference.seeds} seeds{f', {one.tied} tied' * bool(one.tied)}"
     numbers = (ahead, f"{one.dominance:+.2f}", p_value(one.p), p_value(one.p_corrected))
     return points(one.difference), *map(Cell, numbers)
 
@@ -89,10 +87,9 @@ def _note(compared: Sequence[Comparison]) -> str:
         f"{EXACT_UP_TO} seeds and {FLIPS_DRAWN:,} random ones for more; corrected (Holm) for the {many} "
         f"comparison{'s' * (many > 1)} of the study at this distance."
     )
-    stuck = [one for one in compared if one.smallest_corrected >= SETTLED_AT]
+    stuck = {one.difference.seeds: one for one in compared if one.smallest_corrected >= SETTLED_AT}
     if stuck:
-        most = max(stuck, key=lambda one: one.difference.seeds)
-        fewer = " or fewer" * (len({one.difference.seeds for one in stuck}) > 1)
-        smallest = p_value(most.smallest_corrected)
-        text += f" With {most.difference.seeds} shared seeds{fewer} the corrected p cannot be below {smallest}."
+        most, fewer = max(stuck), " or fewer" * (len(stuck) > 1)
+        smallest = p_value(stuck[most].smallest_corrected)
+        text += f" With {most} shared seeds{fewer} the corrected p cannot be below {smallest}."
     return text

@@ -1,22 +1,13 @@
 """The figures of a panel: accuracy by length, arms side by side, effects of changes, and training curves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
 from latebloom.evaluation.result import CLAIM
-from latebloom.report.charts import (
-    Spec,
-    curves_chart,
-    guessing_levels,
-    layer,
-    layered,
-    length_chart,
-    nominal,
-    point,
-    quantity,
-)
+from latebloom.report import charts
+from latebloom.report.charts import Spec, layer, nominal, quantity
 from latebloom.report.compared import Compared
 from latebloom.report.panel import Panel
 from latebloom.report.statistics import Estimate, mean_interval, paired
@@ -44,27 +35,22 @@ class Figure:
     fold: str = ""
 
 
-def is_crowded(panel: Panel) -> bool:
-    """Return whether there are too many arms for lines."""
-    return len(panel.shown) > MOST_LINES
-
-
 def all_figures(panel: Panel, compared: Compared) -> list[Figure]:
     """Return the figures of a panel in the order of the page."""
     if not panel.shown:
         return curve_figures(panel)
     lines, dots = accuracy_figure(panel), [arms_figure(panel), effects_figure(panel, compared)]
-    found = [*dots, lines] if is_crowded(panel) else [lines, *dots]
+    found = [*dots, lines] if lines.fold else [lines, *dots]
     return [*(figure for figure in found if figure), *answer_figures(panel), *curve_figures(panel)]
 
 
 def accuracy_figure(panel: Panel) -> Figure:
     """Return the main figure: the share of sequences with all answers right, by length."""
     sequences = sorted({count.sequences for one in panel.evaluations for count in one.counts})
-    tested = f"{sequences[0]:,}" if len(sequences) == 1 else f"{sequences[0]:,} to {sequences[-1]:,}"
+    tested = " to ".join(f"{count:,}" for count in dict.fromkeys((sequences[0], sequences[-1])))
     note = f"{mean_note(panel)} {tested} sequences for each length and seed. Points are tested lengths."
     chart = _by_length(panel, None, f"{panel.study}: {panel.title}")
-    return Figure("accuracy", chart, note, "By length" if is_crowded(panel) else "")
+    return Figure("accuracy", chart, note, "By length" if len(panel.shown) > MOST_LINES else "")
 
 
 def answer_figures(panel: Panel) -> list[Figure]:
@@ -74,63 +60,55 @@ def answer_figures(panel: Panel) -> list[Figure]:
     return [Figure(f"accuracy-{name}", _by_length(panel, name, f"{name} alone"), fold=fold) for name in names]
 
 
-def curve_figures(panel: Panel) -> list[Figure]:
-    """Return loss and held-out accuracy by step, a thin line for each seed, with the switch marked."""
-    measured = {(point.measure, point.length) for run in panel.runs for point in run.curve}
-    start = panel.training_length
-    wanted: list[tuple[str, int | None, str]] = [("loss", None, "loss")]
-    wanted += [("accuracy", length, f"all answers right at {length}") for length in (start, CLAIM * start)]
-    if len(panel.answers) > 1:
-        wanted += [(f"accuracy_{name}", CLAIM * start, f"{name} right at {CLAIM * start}") for name in panel.answers]
-    switches = {(run.arm, run.switch_step) for run in panel.runs if run.switch_step is not None}
-    marks = [{"run": arm, "step": step, "what": "end of the delay"} for arm, step in sorted(switches)]
-    figures = []
-    for measure, length, title in wanted:
-        if (measure, length) in measured:
-            rows = [row for run in panel.runs if (row := _curve(run, measure, length))]
-            chart = curves_chart(rows, marks, panel.of_study, title, is_loss=measure == "loss")
-            name = f"curve-{measure}{'' if length is None else f'-{length}'}"
-            figures.append(Figure(name, chart, CURVES_NOTE, "Training curves"))
-    return figures
-
-
 def _by_length(panel: Panel, answer: str | None, title: str) -> Spec:
     points = []
     for arm in panel.shown:
         for length in panel.lengths:
             if (found := panel.estimate(arm, length, answer)) is not None:
                 over = "sequences of one seed" if panel.is_single else f"{found.seeds} seed{'s' * (found.seeds > 1)}"
-                points.append(point(arm, length, found.mean, found.low, found.high, over))
+                points.append(charts.point(arm, length, found.mean, found.low, found.high, over))
     first = panel.evaluations[0]
-    guessing = guessing_levels(first) if answer is None else {"guessing": first.chance[answer]}
-    right = "all answers right" if answer is None else f"{answer} right"
-    return length_chart(points, panel.training_length, guessing, title=title, right=right, names=panel.of_study)
+    guessing = charts.guessing_levels(first) if answer is None else {"guessing": first.chance[answer]}
+    right = f"{answer or 'all answers'} right"
+    return charts.length_chart(points, panel.training_length, guessing, title, right, panel.of_study)
+
+
+def curve_figures(panel: Panel) -> list[Figure]:
+    """Return loss and held-out accuracy by step, a thin line for each seed, with the switch marked."""
+    start, far = panel.training_length, CLAIM * panel.training_length
+    wanted: dict[tuple[str, int | None], str] = {("loss", None): "loss"}
+    wanted |= {("accuracy", length): f"all answers right at {length}" for length in (start, far)}
+    if len(panel.answers) > 1:
+        wanted |= {(f"accuracy_{name}", far): f"{name} right at {far}" for name in panel.answers}
+    switches = {(run.arm, run.switch_step) for run in panel.runs if run.switch_step is not None}
+    marks = [{"run": arm, "step": step, "what": "end of the delay"} for arm, step in sorted(switches)]
+    figures = []
+    for (measure, length), title in wanted.items():
+        if rows := [row for run in panel.runs if (row := _curve(run, measure, length))]:
+            chart = charts.curves_chart(rows, marks, panel.of_study, title, is_loss=measure == "loss")
+            name = f"curve-{measure}{'' if length is None else f'-{length}'}"
+            figures.append(Figure(name, chart, CURVES_NOTE, "Training curves"))
+    return figures
 
 
 def _curve(run: RunRecord, measure: str, length: int | None) -> dict[str, Any] | None:
     """Return a run's curve as two lists, a tenth of the size of a row for each point. JSON has no NaN."""
     points = [p for p in run.curve if (p.measure, p.length) == (measure, length) and isfinite(p.value)]
-    if not points:
-        return None
     values = [float(f"{one.value:.4g}") for one in points]
-    return {"run": run.arm, "seed": run.seed, "step": [one.step for one in points], "value": values}
+    return {"run": run.arm, "seed": run.seed, "step": [one.step for one in points], "value": values} if points else None
 
 
 def arms_figure(panel: Panel) -> Figure | None:
     """Return every arm and seed at the compared length and at the longest; None if the lines show as much."""
-    if panel.is_single and not is_crowded(panel):
+    if panel.is_single and len(panel.shown) <= MOST_LINES:
         return None
     rows = []
     for length in panel.near_and_far:
         for arm in panel.shown:
             if by_seed := panel.by_seed(arm, length):
                 rows += _dots(arm, times(panel, length), mean_interval(by_seed.values()), by_seed)
-    x = quantity(
-        "value",
-        title="all answers right",
-        scale={"domain": [0, 1]},
-        axis={"tickCount": 5, "labelExpr": "format(datum.value, '.0%')"},
-    )
+    axis = {"tickCount": 5, "labelExpr": "format(datum.value, '.0%')"}
+    x = quantity("value", title="all answers right", scale={"domain": [0, 1]}, axis=axis)
     chart = _dots_chart(rows, panel, panel.shown, f"{panel.study}: {panel.title}", x, "accuracy", ".1%")
     return Figure("arms", chart, DOTS_NOTE)
 
@@ -145,23 +123,17 @@ def effects_figure(panel: Panel, compared: Compared) -> Figure | None:
         name = one.first if one.second == reference else f"{one.first}\nagainst {one.second}"
         differences = paired(*(panel.by_seed(arm, length) for arm in (one.first, one.second)))
         rows += _dots(name, times(panel, length), one.difference, differences, in_points=True)
-    names = list(dict.fromkeys(row["arm"] for row in rows))
     baselines = ["the arm named under it"] * any(one.second != reference for _, one in pairs)
     baselines += [] if reference is None else [reference]
     note = f"Paired difference of each arm and its baseline ({' or '.join(baselines)}). {DOTS_NOTE}"
     unless = " unless named" * (len(baselines) > 1)
     what = "effects of changes" if reference is None else f"against {reference}{unless}"
-    x = quantity(
-        "value",
-        title="difference, percentage points",
-        scale={"nice": True},
-        axis={"tickCount": 5, "labelExpr": "datum.value ? format(datum.value, '+~g') : '0'"},
-    )
+    axis = {"tickCount": 5, "labelExpr": "datum.value ? format(datum.value, '+~g') : '0'"}
+    x = quantity("value", title="difference, percentage points", scale={"nice": True}, axis=axis)
+    names = list(dict.fromkeys(row["arm"] for row in rows))
     chart = _dots_chart(rows, panel, names, f"{panel.study}, {what}: {panel.title}", x, "difference", "+.1f")
-    zero = layer(
-        {"type": "rule", "style": "guide", "strokeWidth": 1}, {"x": quantity("value")}, {"values": [{"value": 0}]}
-    )
-    chart["layer"].insert(0, zero)
+    zero = {"type": "rule", "style": "guide", "strokeWidth": 1}
+    chart["layer"].insert(0, layer(zero, {"x": quantity("value")}, {"values": [{"value": 0}]}))
     return Figure("effects", chart, note)
 
 
@@ -178,46 +150,28 @@ def _dots(
 
 
 def _dots_chart(
-    rows: list[dict[str, Any]], panel: Panel, names: Sequence[str], title: str, x: Spec, measure: str, form: str
+    rows: list[dict[str, Any]], panel: Panel, names: list[str], title: str, x: Spec, measure: str, form: str
 ) -> Spec:
     """Draw a row for each arm, with a dot, an interval and ticks near and far."""
-    near_and_far = [times(panel, length) for length in panel.near_and_far]
-    color = {
-        "field": "at",
-        "type": "ordinal",  # lengths must not have the colours of arms
-        "scale": {"domain": near_and_far},
-        "legend": {"title": None, "orient": "top", "symbolType": "circle", "symbolOpacity": 1, "symbolStrokeWidth": 0},
-    }
+    near_and_far = {"domain": [times(panel, length) for length in panel.near_and_far]}
+    legend = {"title": None, "orient": "top", "symbolType": "circle", "symbolOpacity": 1, "symbolStrokeWidth": 0}
+    # An ordinal scale, because lengths must not have the colours of arms.
+    color = {"field": "at", "type": "ordinal", "scale": near_and_far, "legend": legend}
     # A name may have two lines: the arm and its baseline.
     two_lines = {"condition": {"test": "indexof(datum.label, '\\n') >= 0", "value": -LINE / 2}, "value": 0}
-    axis = {
-        "labelLimit": 200,
-        "labelPadding": 10,
-        "labelExpr": "split(datum.label, '\\n')",
-        "labelLineHeight": LINE,
-        "labelOffset": two_lines,
-        "ticks": False,
-        "domain": False,
-    }
-    offset = nominal("at", scale={"domain": near_and_far, "paddingInner": 0.2, "paddingOuter": 0.6})
-    place = {"y": nominal("arm", title=None, sort=list(names), axis=axis), "yOffset": offset, "color": color}
+    axis = {"labelLimit": 200, "labelPadding": 10, "labelExpr": "split(datum.label, '\\n')", "labelLineHeight": LINE}
+    axis |= {"labelOffset": two_lines, "ticks": False, "domain": False}
+    offset = nominal("at", scale=near_and_far | {"paddingInner": 0.2, "paddingOuter": 0.6})
+    place = {"y": nominal("arm", title=None, sort=names, axis=axis), "yOffset": offset, "color": color}
     seeds, means = [{"filter": "isValid(datum.seed)"}], [{"filter": "!isValid(datum.seed)"}]
-    of_mean = [
-        nominal("arm"),
-        nominal("at", title="length"),
-        quantity("value", title=f"mean {measure}", format=form),
-        nominal("interval", title="95% interval"),
-        quantity("seeds"),
-    ]
+    of_mean = [nominal("arm"), nominal("at", title="length"), quantity("value", title=f"mean {measure}", format=form)]
+    of_mean += [nominal("interval", title="95% interval"), quantity("seeds")]
     of_seed = [nominal("arm"), nominal("seed"), quantity("value", title=measure, format=form)]
+    tick = {"type": "tick", "thickness": 1.5, "size": 9, "opacity": 0.55}
     ends = {"x": quantity("low", title=x["title"]), "x2": {"field": "high"}}
     layers = [
-        layer(
-            {"type": "tick", "thickness": 1.5, "size": 9, "opacity": 0.55},
-            place | {"x": x, "tooltip": of_seed},
-            transform=seeds,
-        ),
+        layer(tick, place | {"x": x, "tooltip": of_seed}, transform=seeds),
         layer({"type": "rule", "strokeWidth": 2}, place | ends, transform=[*means, {"filter": "datum.low !== null"}]),
         layer({"type": "circle", "size": 70, "opacity": 1}, place | {"x": x, "tooltip": of_mean}, transform=means),
     ]
-    return layered(layers, rows, title, height=ROW * len(names))
+    return charts.layered(layers, rows, title, height=ROW * len(names))

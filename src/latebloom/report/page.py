@@ -2,7 +2,8 @@
 
 import json
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -10,11 +11,10 @@ from html import escape
 from importlib.resources import files
 from itertools import groupby
 
-from latebloom.report.charts import Spec
+from latebloom.report.charts import Spec, chart_config
 from latebloom.report.figures import Figure
 from latebloom.report.panel import Panel
 from latebloom.report.tables import Table, as_html
-from latebloom.report.theme import chart_config
 from latebloom.results.record import RunRecord
 
 MOST_ROWS = 15
@@ -60,9 +60,12 @@ class Page:
         self.charts[name] = {key: value for key, value in chart.items() if key not in left_out} | fitting
         self.add(f'<figure><div class="chart" id="{escape(name)}"></div></figure>')
 
-    def fold(self, summary: str) -> None:
-        """Begin a part that unfolds; it ends with `</details>`."""
-        self.add(f'<details class="more"><summary>{escape(summary)}</summary>')
+    @contextmanager
+    def fold(self, summary: str) -> Iterator[None]:
+        """Put what is added within under a summary that unfolds it; without a summary it stands as it is."""
+        self.add(f'<details class="more"><summary>{escape(summary)}</summary>' if summary else "")
+        yield
+        self.add("</details>" if summary else "")
 
     def html(self) -> str:
         """Return the whole page."""
@@ -71,9 +74,8 @@ class Page:
         scripts = (_vega(), _asset("page.js"))
         # Only these two scripts may run, and nothing may be loaded; Vega compiles its expressions (unsafe-eval).
         allowed = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
-        policy = (
-            f"default-src 'none'; script-src {allowed} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
-        )
+        policy = f"default-src 'none'; script-src {allowed} 'unsafe-eval'; "
+        policy += "style-src 'unsafe-inline'; img-src data: blob:"
         return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
@@ -106,16 +108,11 @@ def study_page(sections: Sequence[Section], title: str = "", intro: Sequence[str
     done = sum(run.evaluation is not None for run in runs)
     versions = "; ".join(dict.fromkeys(run.versions for run in runs if run.versions))
     page.text(f"{done} of {len(runs)} runs finished.{f' Made with {versions}.' * bool(versions)}")
-    headings = {
-        section.name: section.panel.title if len(studies) == 1 else f"{section.panel.study}: {section.panel.title}"
-        for section in sections
-    }
+    panels = {section.name: section.panel for section in sections}
+    headings = {name: f"{one.study}: {one.title}" if len(studies) > 1 else one.title for name, one in panels.items()}
     if len(sections) > 1:
-        links = (
-            f'<li><a href="#{section.name}">{escape(headings[section.name])}</a>: {escape(section.headline)}</li>'
-            for section in sections
-        )
-        page.add(f"<nav><ul>{''.join(links)}</ul></nav>")
+        links = (f'<a href="#{one.name}">{escape(headings[one.name])}</a>: {escape(one.headline)}' for one in sections)
+        page.add(f"<nav><ul>{''.join(f'<li>{link}</li>' for link in links)}</ul></nav>")
     for section in sections:
         page.add(f'<section><h2 id="{section.name}">{escape(headings[section.name])}</h2>')
         _add_section(page, section)
@@ -133,51 +130,40 @@ def study_page(sections: Sequence[Section], title: str = "", intro: Sequence[str
 def _add_section(page: Page, section: Section) -> None:
     page.text(section.headline, "seen")
     page.text(section.caveats)
-    folds = [list(group) for _, group in groupby(section.figures, key=lambda figure: figure.fold)]
-    before_tables = [group for group in folds if group[0].name in ("accuracy", "arms", "effects")]
-    for group in before_tables:
-        _add_figures(page, section.name, group)
+    is_main = {figure.name: figure.name in ("accuracy", "arms", "effects") for figure in section.figures}
+    _add_figures(page, section.name, [figure for figure in section.figures if is_main[figure.name]])
     if failures := [run for run in section.panel.runs if run.evaluation is None]:
         failed = "; ".join(f"{run.arm}, seed {run.seed}: {run.failure}" for run in failures)
         page.text(f"Runs that did not finish, and are left out: {failed}.")
-    explained: set[str] = set()
+    explained = {""}
     for table in section.tables.values():
         page.add(f"<h3>{escape(table.title.partition(':')[0])}</h3>")
-        _add_table(page, table, f"{len(table.rows)} rows" if len(table.rows) > MOST_ROWS else "")
-        if table.note not in explained:
-            page.text(table.note)
+        with page.fold(f"{len(table.rows)} rows" * (len(table.rows) > MOST_ROWS)):
+            page.add(as_html(table))
+        page.text(table.note * (table.note not in explained))
         explained.add(table.note)
-    _add_table(page, section.every_length, "Every tested length")
-    for group in folds:
-        if group not in before_tables:
-            _add_figures(page, section.name, group)
-
-
-def _add_table(page: Page, table: Table, fold: str) -> None:
-    if fold:
-        page.fold(fold)
-    page.add(as_html(table) + "</details>" * bool(fold))
+    with page.fold("Every tested length"):
+        page.add(as_html(section.every_length))
+    _add_figures(page, section.name, [figure for figure in section.figures if not is_main[figure.name]])
 
 
 def _add_figures(page: Page, name: str, figures: Sequence[Figure]) -> None:
     """Add figures with their captions; several of one fold stand side by side with one caption."""
-    fold, together = figures[0].fold, len(figures) > 1 and figures[0].fold
-    if fold:
-        page.fold(fold)
-    if together:
-        page.add('<div class="charts">')
-    for figure in figures:
-        page.chart(f"{name}-{figure.name}", figure.chart, titled=bool(together))
-        if not together:
-            page.text(figure.note)
-    if together:
-        page.add("</div>")
-        page.text(figures[0].note)
-    page.add("</details>" * bool(fold))
+    for fold, group in groupby(figures, key=lambda figure: figure.fold):
+        together = list(group)
+        with page.fold(fold):
+            if side_by_side := bool(fold) and len(together) > 1:
+                page.add('<div class="charts">')
+            for figure in together:
+                page.chart(f"{name}-{figure.name}", figure.chart, titled=side_by_side)
+                page.text(figure.note * (not side_by_side))
+            if side_by_side:
+                page.add("</div>")
+                page.text(together[0].note)
 
 
 def _run(run: RunRecord) -> str:
-    facts = [f"seed {run.seed}"]
+    facts = [run.study, run.task, f"seed {run.seed}"]
     if run.evaluation is None:
         facts.append(f"failed: {run.failure}")
     else:
@@ -185,10 +171,9 @@ def _run(run: RunRecord) -> str:
         facts += [f"reach {run.evaluation.reach:.3g}x", f"{run.evaluation.accuracy(far):.1%} at {far}"]
     facts += [] if run.switch_step is None else [f"switch at {run.switch_step:,}"]
     facts += [] if run.steps is None else [f"{run.steps:,} steps"]
-    if run.seconds is not None:
-        together = f" for {run.stacked} runs at once" if (run.stacked or 1) > 1 else ""
-        facts.append(f"{run.seconds:,.0f} s{together}")
-    names = "".join(f"<span>{escape(text)}</span>" for text in (run.study, run.task, *facts))
+    together = f" for {run.stacked} runs at once" if (run.stacked or 1) > 1 else ""
+    facts += [] if run.seconds is None else [f"{run.seconds:,.0f} s{together}"]
+    names = "".join(f"<span>{escape(text)}</span>" for text in facts)
     about = (f"configuration {run.config_hash}", run.versions, run.machine, run.commit and f"commit {run.commit}")
     return (
         f'<details class="run"><summary><b>{escape(run.arm)}</b>{names}</summary>'
@@ -202,14 +187,12 @@ def _run(run: RunRecord) -> str:
 def _config(run: RunRecord) -> str:
     """Return the configuration, indented; if the command contains it, the page takes it from there when it is opened,
     because a large report would be twice the size."""
-    try:
-        indented = json.dumps(json.loads(run.config), indent=2)
-    except ValueError:
-        return f'<pre class="config">{escape(run.config)}</pre>'
-    start = run.command.find(run.config)
-    if start >= 0 and run.seed <= MOST_IN_A_BROWSER:
-        return f'<pre class="config" data-from="{start}" data-to="{start + len(run.config)}"></pre>'
-    return f'<pre class="config">{escape(indented)}</pre>'
+    text, start = run.config, run.command.find(run.config)
+    with suppress(ValueError):
+        text = json.dumps(json.loads(run.config), indent=2)
+        if start >= 0 and run.seed <= MOST_IN_A_BROWSER:
+            return f'<pre class="config" data-from="{start}" data-to="{start + len(run.config)}"></pre>'
+    return f'<pre class="config">{escape(text)}</pre>'
 
 
 @cache

@@ -28,17 +28,13 @@ class Panel:
     @cached_property
     def arms(self) -> tuple[str, ...]:
         """The arms with a run here, finished or not."""
-        here = {run.arm for run in self.runs}
-        return tuple(arm for arm in self.of_study if arm in here)
+        return tuple(arm for arm in self.of_study if any(run.arm == arm for run in self.runs))
 
     @cached_property
     def finished(self) -> dict[str, dict[int, Evaluation]]:
         """Evaluations by arm and seed; empty for an arm without a finished run."""
-        found: dict[str, dict[int, Evaluation]] = {arm: {} for arm in self.arms}
-        for run in self.runs:
-            if run.evaluation is not None:
-                found[run.arm][run.seed] = run.evaluation
-        return found
+        runs = [(run.arm, run.seed, run.evaluation) for run in self.runs if run.evaluation is not None]
+        return {arm: {seed: found for name, seed, found in runs if name == arm} for arm in self.arms}
 
     @property
     def shown(self) -> list[str]:
@@ -65,11 +61,8 @@ class Panel:
 
     def by_seed(self, arm: str, length: int, answer: str | None = None) -> dict[int, float]:
         """Return one accuracy for each seed that was tested at this length."""
-        return {
-            seed: evaluation.accuracy(length, answer)
-            for seed, evaluation in self.finished[arm].items()
-            if length in evaluation.lengths and (answer is None or answer in evaluation.chance)
-        }
+        tested = {seed: run for seed, run in self.finished[arm].items() if length in run.lengths}
+        return {seed: run.accuracy(length, answer) for seed, run in tested.items() if answer in (None, *run.chance)}
 
     def estimate(self, arm: str, length: int, answer: str | None = None) -> Estimate | None:
         """Return the mean over seeds; None if no seed was tested.

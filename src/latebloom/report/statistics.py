@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import isnan
-from warnings import catch_warnings, simplefilter
+from warnings import catch_warnings
 
 import numpy as np
 
@@ -40,17 +40,15 @@ def _mean_interval(values: tuple[float, ...]) -> Estimate:
         return Estimate(mean, None, None, 1)
     if np.ptp(sample) == 0:
         return Estimate(mean, mean, mean, len(sample))
-    low, high = _bootstrap(sample, "BCa")
-    if isnan(low) or isnan(high):  # BCa is undefined if all jackknifed means are equal
-        low, high = _bootstrap(sample, "percentile")
+    # BCa is undefined if all jackknifed means are equal.
+    low, high = next(ends for method in ("BCa", "percentile") if not isnan(sum(ends := _bootstrap(sample, method))))
     return Estimate(mean, low, high, len(sample))
 
 
 def _bootstrap(sample: np.ndarray, method: str) -> tuple[float, float]:
     from scipy.stats import bootstrap
 
-    with catch_warnings():
-        simplefilter("ignore")  # about degenerate samples; the caller checks for NaN
+    with catch_warnings(action="ignore"):  # about degenerate samples; the caller checks for NaN
         rng = np.random.default_rng(0)
         found = bootstrap((sample,), np.mean, confidence_level=LEVEL, method=method, rng=rng).confidence_interval
     return float(found.low), float(found.high)
@@ -85,18 +83,9 @@ def compare_arms(first: str, second: str, a: Mapping[int, float], b: Mapping[int
     if len(differences) < 2:
         return None
     x, y = (np.array([arm[seed] for seed in differences]) for arm in (a, b))
-    p = sign_flip_test(x - y)
-    return Comparison(
-        first=first,
-        second=second,
-        difference=mean_interval(x - y),
-        ahead=int((x > y).sum()),
-        tied=int((x == y).sum()),
-        dominance=float(np.sign(x[:, None] - y[None, :]).mean()),
-        p=p,
-        p_corrected=p,
-        smallest_corrected=smallest_p(len(differences)),
-    )
+    ahead, tied, p = int((x > y).sum()), int((x == y).sum()), sign_flip_test(x - y)
+    dominance = float(np.sign(x[:, None] - y[None, :]).mean())
+    return Comparison(first, second, mean_interval(x - y), ahead, tied, dominance, p, p, smallest_p(len(x)))
 
 
 def paired(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]:
@@ -106,9 +95,7 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]:
 
 def smallest_p(seeds: int) -> float:
     """Return the smallest p value that the permutation test can give with so many seeds."""
-    if seeds > EXACT_UP_TO:
-        return 1 / (FLIPS_DRAWN + 1)
-    return min(1.0, 2.0 ** (1 - seeds))
+    return 1 / (FLIPS_DRAWN + 1) if seeds > EXACT_UP_TO else min(1.0, 2.0 ** (1 - seeds))
 
 
 def sign_flip_test(differences: np.ndarray) -> float:
@@ -155,9 +142,8 @@ def seeds_to_settle(comparisons: int) -> int:
 
 def _step_down(values: Sequence[float]) -> list[float]:
     """Multiply each p value by the number of those that are not smaller, and keep the order."""
-    order = sorted(range(len(values)), key=lambda i: values[i])
-    corrected, largest = [0.0] * len(values), 0.0
-    for rank, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * values[i]))
-        corrected[i] = largest
-    return corrected
+    order = np.argsort(values, kind="stable")
+    steps = np.arange(len(values), 0, -1) * np.array(values)[order]
+    corrected = np.empty(len(values))
+    corrected[order] = np.maximum.accumulate(np.minimum(1.0, steps))
+    return corrected.tolist()

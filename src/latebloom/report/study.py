@@ -2,22 +2,22 @@
 
 import re
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 from latebloom.errors import ConfigError
 from latebloom.report.charts import save_chart
-from latebloom.report.choices import choices_table, tried_table
-from latebloom.report.compared import Compared, comparison_tables, comparisons
-from latebloom.report.differences import differences_table
+from latebloom.report.compared import comparison_tables, comparisons
 from latebloom.report.figures import all_figures
 from latebloom.report.page import Section, study_page
 from latebloom.report.panel import Panel, panels
+from latebloom.report.settings import choices_table, differences_table, tried_table
 from latebloom.report.study_tables import accuracy_table, every_length_table, reach_table
 from latebloom.report.switches import switch_table
 from latebloom.report.tables import as_latex, as_markdown
 from latebloom.report.words import caveats, headline
 from latebloom.results.gather import gather
-from latebloom.results.record import TUNING, RunRecord
+from latebloom.results.record import TUNING
 
 FIGURE_FORMATS = ("svg", "pdf", "png")
 
@@ -28,37 +28,27 @@ def read_sections(paths: Sequence[Path]) -> list[Section]:
     # Tuning runs become a table of their study; without the study they are reported like other runs.
     tuned = {(f"{record.study}{TUNING}", record.task) for record in records}
     found = panels([record for record in records if (record.study, record.task) not in tuned])
-    names: set[str] = set()
-    sections = []
-    for panel, compared in zip(found, comparisons(found), strict=True):
+    names: dict[str, Panel] = {}
+    for panel in found:
         stem = re.sub(r"[^a-z0-9]+", "-", f"{panel.study}-{panel.task}-{panel.training_length}".lower()).strip("-")[:80]
         # Two panels never share a file name.
-        name = next(name for i in range(1, 10**6) if (name := f"{stem}-{i}" if i > 1 else stem) not in names)
-        names.add(name)
+        names[next(name for i in count(1) if (name := f"{stem}-{i}" if i > 1 else stem) not in names)] = panel
+    sections = []
+    for (name, panel), compared in zip(names.items(), comparisons(found), strict=True):
         tuning = [run for run in records if (run.study, run.task) == (f"{panel.study}{TUNING}", panel.task)]
-        sections.append(_section(name, panel, compared, tuning))
+        tables = {
+            "accuracy": accuracy_table(panel),
+            "reach": reach_table(panel),
+            **comparison_tables(panel, compared),
+            "switches": switch_table(panel),
+            "differences": differences_table(panel),
+            "choices": choices_table(panel, tuning) if tuning else None,
+            "tried": tried_table(panel, tuning) if tuning else None,
+        }
+        tables = {name: table for name, table in tables.items() if table is not None}
+        text, figures = (headline(panel), caveats(panel, compared)), all_figures(panel, compared)
+        sections.append(Section(name, panel, *text, figures, tables, every_length_table(panel)))
     return sections
-
-
-def _section(name: str, panel: Panel, compared: Compared, tuning: list[RunRecord]) -> Section:
-    tables = {
-        "accuracy": accuracy_table(panel),
-        "reach": reach_table(panel),
-        **comparison_tables(panel, compared),
-        "switches": switch_table(panel),
-        "differences": differences_table(panel),
-        "choices": choices_table(panel, tuning) if tuning else None,
-        "tried": tried_table(panel, tuning) if tuning else None,
-    }
-    return Section(
-        name=name,
-        panel=panel,
-        headline=headline(panel),
-        caveats=caveats(panel, compared),
-        figures=all_figures(panel, compared),
-        tables={name: table for name, table in tables.items() if table is not None},
-        every_length=every_length_table(panel),
-    )
 
 
 def write_report(sections: Sequence[Section], out: Path) -> Path:

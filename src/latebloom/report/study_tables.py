@@ -18,7 +18,11 @@ def accuracy_table(panel: Panel) -> Table:
     """Return a row for each arm and a column for each of the main lengths."""
     wanted = {multiple * panel.training_length for multiple in MULTIPLES} | set(panel.lengths[-1:])
     lengths = [length for length in panel.lengths if length in wanted]
-    rows = [(Cell(arm), _seeds(panel, arm), *(accuracy_cell(panel, arm, n) for n in lengths)) for arm in panel.arms]
+    rows = []
+    for arm in panel.arms:
+        planned, done = sum(run.arm == arm for run in panel.runs), len(panel.finished[arm])
+        seeds = Cell(str(done) if done == planned else f"{done} of {planned}")
+        rows.append((Cell(arm), seeds, *(accuracy_cell(panel, arm, length) for length in lengths)))
     head = ("arm", "seeds", *(times(panel, length) for length in lengths))
     return Table(f"All answers right: {panel.title}", head, tuple(rows), mean_note(panel))
 
@@ -47,18 +51,36 @@ def reach_table(panel: Panel) -> Table:
     )
 
 
+def _reach(evaluations: list[Evaluation]) -> tuple[Cell, ...]:
+    if not evaluations:
+        return (EMPTY,) * 6
+    reaches = [evaluation.reach for evaluation in evaluations]
+    over = mean_interval(reaches)
+    tested = [evaluation for evaluation in evaluations if evaluation.cliff_tested]
+    cliffs = [evaluation.cliff for evaluation in tested if evaluation.cliff is not None]
+    return (
+        Cell(f"{over.mean:.3g}x", "" if over.low is None else f"{over.low:.3g}, {over.high:.3g}"),
+        Cell(f"{min(reaches):.3g}x"),
+        Cell(f"{max(reaches):.3g}x"),
+        _share(sum(held_length(one.counts) == max(one.lengths) for one in evaluations), len(evaluations)),
+        _share(len(cliffs), len(tested)) if tested else EMPTY,
+        Cell(f"{median(cliffs):g}" if cliffs else "none") if tested else EMPTY,
+    )
+
+
+def _share(part: int, whole: int) -> Cell:
+    low, high = binomial_interval(part, whole)
+    return Cell(f"{part} of {whole}", f"{low:.0%}, {high:.0%}" if whole > 1 else "")
+
+
 def run_table(evaluation: Evaluation) -> Table:
     """Return the accuracy of one run by length: all answers with their interval, and each named answer."""
-    rows = [
-        (
-            Cell(f"{count.length / evaluation.training_length:.3g}x ({count.length})"),
-            percent(count.accuracy, *count.interval),
-            *(percent(count.accuracy_of(name)) for name in evaluation.chance),
-            Cell(str(count.sequences)),
-        )
-        for count in evaluation.counts
-    ]
-    chance = (percent(level) for level in (evaluation.chance_all, *evaluation.chance.values()))
+    rows = []
+    for count in evaluation.counts:
+        length = Cell(f"{count.length / evaluation.training_length:.3g}x ({count.length})")
+        answers = (percent(count.accuracy_of(name)) for name in evaluation.chance)
+        rows.append((length, percent(count.accuracy, *count.interval), *answers, Cell(str(count.sequences))))
+    chance = map(percent, (evaluation.chance_all, *evaluation.chance.values()))
     head = ("length", "all right", *evaluation.chance, "sequences")
     return Table("Accuracy by length [95% interval]", head, (*rows, (Cell("guessing"), *chance, Cell(""))))
 
@@ -101,31 +123,3 @@ def mean_note(panel: Panel) -> str:
     fewest = min((len(seeds) for seeds in panel.finished.values() if len(seeds) > 1), default=FEW)
     few = f", which for {fewest} seeds is at most their range, and far too narrow" if fewest < FEW else ""
     return f"Means over seeds with 95% bootstrap intervals{few}; {MISSING} means not measured."
-
-
-def _seeds(panel: Panel, arm: str) -> Cell:
-    """Return how many of an arm's runs are finished."""
-    planned, done = sum(run.arm == arm for run in panel.runs), len(panel.finished[arm])
-    return Cell(str(done) if done == planned else f"{done} of {planned}")
-
-
-def _reach(evaluations: list[Evaluation]) -> tuple[Cell, ...]:
-    if not evaluations:
-        return (EMPTY,) * 6
-    reaches = [evaluation.reach for evaluation in evaluations]
-    over = mean_interval(reaches)
-    tested = [evaluation for evaluation in evaluations if evaluation.cliff_tested]
-    cliffs = [evaluation.cliff for evaluation in tested if evaluation.cliff is not None]
-    return (
-        Cell(f"{over.mean:.3g}x", "" if over.low is None else f"{over.low:.3g}, {over.high:.3g}"),
-        Cell(f"{min(reaches):.3g}x"),
-        Cell(f"{max(reaches):.3g}x"),
-        _share(sum(held_length(one.counts) == max(one.lengths) for one in evaluations), len(evaluations)),
-        _share(len(cliffs), len(tested)) if tested else EMPTY,
-        Cell(f"{median(cliffs):g}" if cliffs else "none") if tested else EMPTY,
-    )
-
-
-def _share(part: int, whole: int) -> Cell:
-    low, high = binomial_interval(part, whole)
-    return Cell(f"{part} of {whole}", f"{low:.0%}, {high:.0%}" if whole > 1 else "")

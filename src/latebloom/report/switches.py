@@ -1,11 +1,10 @@
 """The table of switch steps, for studies whose arms differ in the trigger."""
 
-import json
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from latebloom.report.differences import run_settings
 from latebloom.report.panel import Panel
+from latebloom.report.settings import Settings, run_settings
 from latebloom.report.statistics import compare_arms
 from latebloom.report.study_tables import accuracy_cell, points, times
 from latebloom.report.tables import EMPTY, Cell, Table
@@ -18,22 +17,21 @@ class Switches:
     """The switch steps of an arm's seeds."""
 
     arm: str
-    steps: tuple[int, ...]
-    """One for each seed."""
+    steps: list[int]
     budget: int
     """The number of training steps."""
     is_fixed: bool
     """Whether the trigger names a step."""
-    otherwise: str
-    """The configuration without its trigger: arms with an equal one differ only in the trigger."""
+    otherwise: Settings
+    """The settings without the trigger: arms with equal ones differ only in the trigger."""
 
 
 def switch_table(panel: Panel) -> Table | None:
     """Return each arm's switch step beside the best fixed one; None unless arms differ in nothing but the trigger."""
     found = [one for arm in panel.shown if (one := _switches(panel, arm)) is not None]
-    lengths = panel.near_and_far
-    if not lengths or len({one.otherwise for one in found}) == len(found):
+    if not any(one.otherwise == other.otherwise for one in found for other in found if one is not other):
         return None
+    lengths = panel.near_and_far
     heads = [head for n in lengths for head in (times(panel, n), "behind the best fixed, points", "steps later")]
     return Table(
         title=f"Switch step: {panel.title}",
@@ -54,9 +52,8 @@ def _switches(panel: Panel, arm: str) -> Switches | None:
     if not settings:
         return None
     otherwise = {name: value for name, value in settings.items() if not name.startswith("delay.until.")}
-    steps = tuple(run.switch_step for run in runs if run.switch_step is not None)
-    is_fixed = settings.get("delay.until.name", "") in FIXED
-    return Switches(arm, steps, runs[0].steps or 1, is_fixed, json.dumps(otherwise, sort_keys=True))
+    is_fixed = settings.get("delay.until.name") in FIXED
+    return Switches(arm, [run.switch_step or 0 for run in runs], runs[0].steps or 1, is_fixed, otherwise)
 
 
 def _row(panel: Panel, one: Switches, found: list[Switches], lengths: list[int]) -> tuple[Cell, ...]:
@@ -64,16 +61,14 @@ def _row(panel: Panel, one: Switches, found: list[Switches], lengths: list[int])
     cells = [Cell(one.arm), Cell(f"{median(one.steps):,.0f}", f"{least:,}, {most:,}" if least < most else "")]
     rivals = [other for other in found if other.is_fixed and other.otherwise == one.otherwise]
     for length in lengths:
-        cells.append(accuracy_cell(panel, one.arm, length))
-        tested = {rival: by_seed for rival in rivals if (by_seed := panel.by_seed(rival.arm, length))}
-        best = max(tested, key=lambda rival: fmean(tested[rival].values()), default=None)
-        if best is one:
-            cells += [Cell("the best fixed"), EMPTY]
-            continue
-        lost = best and compare_arms(best.arm, one.arm, tested[best], panel.by_seed(one.arm, length))
-        if best is None or lost is None:
-            cells += [EMPTY, EMPTY]
-            continue
+        tested = [rival for rival in rivals if panel.by_seed(rival.arm, length)]
+        best = max(tested, key=lambda rival: fmean(panel.by_seed(rival.arm, length).values()), default=one)
+        lost = compare_arms(best.arm, one.arm, *(panel.by_seed(arm, length) for arm in (best.arm, one.arm)))
         later = fmean(one.steps) - fmean(best.steps)
-        cells += [points(lost.difference), Cell(f"{later:+,.0f} ({later / one.budget:+.0%})")]
+        behind = (EMPTY, EMPTY)
+        if best is one and tested:
+            behind = (Cell("the best fixed"), EMPTY)
+        elif best is not one and lost is not None:
+            behind = (points(lost.difference), Cell(f"{later:+,.0f} ({later / one.budget:+.0%})"))
+        cells += [accuracy_cell(panel, one.arm, length), *behind]
     return tuple(cells)

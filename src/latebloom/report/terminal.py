@@ -12,7 +12,8 @@ from latebloom.report.tables import print_table
 
 PLAIN = str.maketrans("─│┌┐└┘├┤┬┴┼", "-|:::::::::")
 """Frames and rules in ASCII; no character of MARKS is among them."""
-MARKS = (("o", "red"), ("x", "cyan"), ("+", "yellow"), ("*", "green"), ("#", "magenta"))
+Mark = tuple[str, str]
+MARKS: tuple[Mark, ...] = (("o", "red"), ("x", "cyan"), ("+", "yellow"), ("*", "green"), ("#", "magenta"))
 
 
 def print_chart(console: Console, evaluations: Mapping[str, Evaluation]) -> None:
@@ -32,17 +33,12 @@ def print_chart(console: Console, evaluations: Mapping[str, Evaluation]) -> None
             seen = [i for i, (mark, _) in enumerate(lines) if cells[i] == mark[0]]
             merged.append_text(rows[seen[column % len(seen)] if seen else 0][column])
         console.print(merged)
-    console.print(
-        f"vertical lines: the training length {first.training_length} and {CLAIM}x; "
-        f"horizontal line: guessing, {first.chance_all:.1%}",
-        style="dim",
-        highlight=False,
-    )
+    key = f"vertical lines: the training length {first.training_length} and {CLAIM}x; "
+    key += f"horizontal line: guessing, {first.chance_all:.1%}"
+    console.print(key, style="dim", highlight=False)
 
 
-def _drawn(
-    lines: Sequence[tuple[tuple[str, str], Evaluation]], first: Evaluation, width: int, plain: bool
-) -> list[Text]:
+def _drawn(lines: Sequence[tuple[Mark, Evaluation]], first: Evaluation, width: int, plain: bool) -> list[Text]:
     """Return the rows of a chart with a line for each evaluation, later ones on top; the axes are those of `first`."""
     import plotext as plt
 
@@ -69,10 +65,9 @@ def say(console: Console, text: str) -> None:
 
 def show_sections(console: Console, sections: Sequence[Section]) -> None:
     """Print the accuracy table of each section and the sentences about it."""
-    several, before = len({section.panel.study for section in sections}) > 1, None
-    for section in sections:
-        if several and section.panel.study != before:
-            before = section.panel.study
-            say(console, f"Study {before}")
+    studies = [section.panel.study for section in sections]
+    for section, before in zip(sections, [None, *studies], strict=False):
+        if section.panel.study != before and len(set(studies)) > 1:
+            say(console, f"Study {section.panel.study}")
         print_table(console, section.tables["accuracy"])
         say(console, f"{section.headline} {section.caveats}\n")

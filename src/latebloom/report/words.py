@@ -6,7 +6,7 @@ from latebloom.evaluation.interval import binomial_interval
 from latebloom.evaluation.result import CLAIM, HOLDS_AT, Evaluation, held_length
 from latebloom.report.compared import Compared
 from latebloom.report.panel import Panel
-from latebloom.report.statistics import SETTLED_AT, Comparison, seeds_to_settle
+from latebloom.report.statistics import SETTLED_AT, seeds_to_settle
 from latebloom.report.study_tables import times
 
 MOST_TOLD = 4
@@ -17,28 +17,23 @@ def describe(evaluation: Evaluation) -> str:
     """Describe one run: its reach, and its cliff if it has one."""
     held, cliff = held_length(evaluation.counts), evaluation.cliff
     longest = ", the longest tested" * (held == evaluation.lengths[-1])
-    if cliff is not None:
-        falls = f"{evaluation.accuracy(cliff):.0%} at {cliff}"
-    else:
-        falls = "none" if evaluation.cliff_tested else "not tested; it needs the training length and one up to twice it"
+    falls = "none" if evaluation.cliff_tested else "not tested; it needs the training length and one up to twice it"
+    falls = falls if cliff is None else f"{evaluation.accuracy(cliff):.0%} at {cliff}"
     return f"reach: {evaluation.reach:.3g}x (length {held}{longest})   cliff: {falls}"
 
 
 def describe_switch(step: int, reason: str, *, hold: str, untrained: bool, withheld: Sequence[str]) -> str:
     """Say when and why the delay ended, and why the loss jumps there, if it does."""
-    causes = ["attention is untrained"] if untrained else []
-    if withheld:
-        causes.append(f"the {join_words(withheld)} loss starts at the switch")
+    causes = ["attention is untrained"] * untrained
+    causes += [f"the {join_words(withheld)} loss starts at the switch"] if withheld else []
     jump = f" The loss jumps there, because {' and '.join(causes)}." if causes else ""
-    if hold == "none":
-        return f"Attention was enabled from the start; the switch was at step {step}: {reason}.{jump}"
-    return f"Attention was enabled at step {step}: {reason}.{jump}"
+    since = "from the start; the switch was " if hold == "none" else ""
+    return f"Attention was enabled {since}at step {step}: {reason}.{jump}"
 
 
 def compare(joint: Evaluation, dat: Evaluation, switch_step: int | None) -> str:
     """Compare joint training and delayed attention at three times the training length."""
-    start = joint.training_length
-    far = CLAIM * start
+    start, far = joint.training_length, CLAIM * joint.training_length
     ordinary, delayed = joint.accuracy(far), dat.accuracy(far)
     seen = (
         f"Trained on sequences of up to {start} items and tested on {far} ({CLAIM}x), joint training gets all answers "
@@ -64,14 +59,13 @@ def compare(joint: Evaluation, dat: Evaluation, switch_step: int | None) -> str:
 
 def headline(panel: Panel) -> str:
     """Summarize a panel: the accuracy of the arms at the compared length, and which of them hold."""
-    if not panel.standings() or panel.compared_length is None:
-        return f"No run on {panel.task} has finished."
     told, left_out = panel.standings(), ""
-    if len(told) > MOST_TOLD:
+    if not told or panel.compared_length is None:
+        return f"No run on {panel.task} has finished."
+    if (arms := len(told)) > MOST_TOLD:
         middle = next((pair for pair in told[1:-1] if pair[0] == panel.reference), told[1])
         which = "the main baseline" if middle[0] == panel.reference else "second"
-        left_out = f" (best, {which} and last of {len(told)} arms)"
-        told = [told[0], middle, told[-1]]
+        told, left_out = [told[0], middle, told[-1]], f" (best, {which} and last of {arms} arms)"
     levels = ", ".join(f"{arm} {one.mean:.1%}" for arm, one in told)
     at = times(panel, panel.compared_length)
     return f"All answers right at {at}: {levels}{left_out}. At {HOLDS_AT:.0%} or more: {_who_holds(panel)}."
@@ -110,8 +104,7 @@ def caveats(panel: Panel, compared: Compared) -> str:
     else:
         numbers = sorted({one.seeds for _, one in panel.standings()})
         text = f"Means over {' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} seeds."
-    missing = [arm for arm in panel.arms if arm not in panel.shown]
-    if missing:
+    if missing := [arm for arm in panel.arms if arm not in panel.shown]:
         text += f" No run of {join_words(missing)} has finished."
     return text + (_significant_effects(compared) if panel.against else _best_two(panel, compared))
 
@@ -128,18 +121,16 @@ def _significant_effects(compared: Compared) -> str:
             f" With so few seeds no difference from a baseline can be significant; {seeds_to_settle(families[-1])} "
             f"shared seeds could suffice ({test})."
         )
-    counts = [
-        f"{sum(one.p_corrected < SETTLED_AT for one in several)} of {len(several)} at length {length}"
-        for length, several in found.items()
-    ]
+    below = {length: sum(one.p_corrected < SETTLED_AT for one in several) for length, several in found.items()}
+    counts = [f"{many} of {len(found[length])} at length {length}" for length, many in below.items()]
     return f" Significant differences from baselines ({test}): {join_words(counts)}."
 
 
 def _best_two(panel: Panel, compared: Compared) -> str:
     """Compare the best arm with the second, if they share seeds."""
-    pair = tuple(arm for arm, _ in panel.standings()[:2])
-    several: Sequence[Comparison] = compared.get(panel.compared_length or 0, ())
-    one = next((one for one in several if (one.first, one.second) == pair), None)
+    pair = [arm for arm, _ in panel.standings()[:2]]
+    several = compared.get(panel.compared_length or 0, ())
+    one = next((one for one in several if [one.first, one.second] == pair), None)
     if one is None:
         return ""
     p = f"p = {one.p_corrected:.2g}{', corrected' * (one.together > 1)}"

@@ -1,16 +1,59 @@
-"""How the settings of each arm were chosen on tuning seeds."""
+"""The settings of the arms: in which they differ, and how they were chosen on tuning seeds."""
 
+import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite, nan
 from statistics import mean
+from typing import Any
 
-from latebloom.report.differences import Settings, as_overrides, run_settings
 from latebloom.report.panel import Panel
 from latebloom.report.study_tables import percent
 from latebloom.report.tables import EMPTY, Cell, Table
 from latebloom.report.words import join_words
 from latebloom.results.record import CHOICE, RunRecord
+from latebloom.results.settings import settings_in, settings_in_all
+
+Settings = dict[str, str]
+"""A configuration as `field: value`, with the names that overrides use."""
+
+
+def differences_table(panel: Panel) -> Table | None:
+    """Return the settings of each arm that differ from the first arm; None if no two configurations differ."""
+    first_runs = {run.arm: run for run in reversed(panel.runs)}
+    every = settings_in_all([first_runs[arm].config for arm in panel.arms])
+    configs = {arm: _without_seed(found) for arm, found in zip(panel.arms, every, strict=True)}
+    known = {arm: config for arm, config in configs.items() if config}
+    first, base = next(iter(known.items()), ("", {}))
+    changed = {arm: {k: v for k, v in config.items() if base.get(k) != v} for arm, config in configs.items()}
+    if not any(changed.values()):
+        return None
+    has_delay = {config.get("delay") != "null" for config in known.values()}
+    one_phase = " An arm without a delay has one phase, training.full." if len(has_delay) > 1 else ""
+    return Table(
+        title=f"Settings that differ between arms: {panel.title}",
+        head=("arm", f"different from {first}"),
+        rows=tuple((Cell(arm), _overrides(settings)) for arm, settings in changed.items()),
+        note=f"Written as overrides of latebloom train. All other settings are equal, except the seed.{one_phase}",
+        names=2,
+    )
+
+
+def run_settings(run: RunRecord) -> Settings:
+    """Return the settings of a run without the seed; empty if its configuration is not JSON."""
+    return _without_seed(settings_in(run.config))
+
+
+def _without_seed(settings: dict[str, Any]) -> Settings:
+    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in settings.items() if k != "seed"}
+
+
+def _overrides(settings: Settings) -> Cell:
+    """Return settings as one would write them in a shell."""
+    text = " ".join(shlex.quote(f"{name}={value}") for name, value in settings.items())
+    return Cell(text) if text else EMPTY
 
 
 @dataclass(frozen=True)
@@ -45,28 +88,25 @@ class Tuning:
         has_delay = any(one.settings.get("delay") != "null" for one in self.tried)
         return differ if has_delay else {field for field in differ if not field.startswith("training.delayed.")}
 
-    @property
-    def next_best(self) -> float | None:
-        """The best score of the other settings that were tried on as many seeds."""
-        rivals = [one for one in self.tried if self.chosen and one is not self.chosen]
-        scores = [one.score for one in rivals if self.chosen and len(one.runs) == len(self.chosen.runs)]
-        return max((score for score in scores if score is not None), default=None)
+    def next_best(self, chosen: Tried) -> float | None:
+        """Return the best score of the other settings that were tried on as many seeds."""
+        rivals = [one.score for one in self.tried if one is not chosen and len(one.runs) == len(chosen.runs)]
+        return max((score for score in rivals if score is not None), default=None)
 
     @property
     def at_an_end(self) -> list[str]:
         """The fields whose chosen value is the smallest or the largest of at least three numbers."""
         found: dict[str, None] = {}
         for field in sorted(self.fields) if self.chosen else ():
-            values = {_number(one.settings.get(field)) for one in self.tried}
-            numbers = [value for value in values if value is not None]
-            ends = (min(numbers), max(numbers)) if len(numbers) == len(values) > 2 else ()
-            if self.chosen and _number(self.chosen.settings.get(field)) in ends:
+            numbers = {_number(one.settings.get(field)) for one in self.tried}
+            own = _number(self.chosen.settings.get(field)) if self.chosen else nan
+            if len(numbers) > 2 and all(map(isfinite, numbers)) and own in (min(numbers), max(numbers)):
                 found[field.rpartition(".")[2]] = None
         return list(found)
 
     def overrides(self, one: Tried) -> Cell:
         """Return the settings in which the tried ones differ."""
-        return as_overrides({name: value for name, value in one.settings.items() if name in self.fields})
+        return _overrides({name: value for name, value in one.settings.items() if name in self.fields})
 
 
 def choices_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
@@ -96,7 +136,7 @@ def _chosen(one: Tuning) -> tuple[Cell, ...]:
     rounds = Cell(", the best on ".join(map(str, sorted({len(tried.runs) for tried in one.tried}))))
     if one.chosen is None or one.chosen.score is None:
         return (EMPTY, many, rounds, EMPTY, EMPTY)
-    return (one.overrides(one.chosen), many, rounds, _score(one.chosen.score), _score(one.next_best))
+    return (one.overrides(one.chosen), many, rounds, _score(one.chosen.score), _score(one.next_best(one.chosen)))
 
 
 def tried_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
@@ -108,13 +148,9 @@ def tried_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
             seeds = str(done) if done == len(one.runs) else f"{done} of {len(one.runs)}"
             name = f"{arm.arm}{' (chosen)' * (one is arm.chosen)}"
             rows.append((Cell(name), arm.overrides(one), Cell(seeds), _score(one.score)))
-    return Table(
-        title=f"All tried settings: {panel.title}",
-        head=("arm", "setting", "tuning seeds", "mean beyond"),
-        rows=tuple(rows),
-        note="Settings that were tried on more seeds come first. Settings with a failed run are not chosen.",
-        names=2,
-    )
+    head = ("arm", "setting", "tuning seeds", "mean beyond")
+    note = "Settings that were tried on more seeds come first. Settings with a failed run are not chosen."
+    return Table(f"All tried settings: {panel.title}", head, tuple(rows), note, names=2)
 
 
 def _tunings(panel: Panel, tuning: Sequence[RunRecord]) -> list[Tuning]:
@@ -122,22 +158,21 @@ def _tunings(panel: Panel, tuning: Sequence[RunRecord]) -> list[Tuning]:
     by_choice: dict[str, list[RunRecord]] = {}
     for run in tuning:
         by_choice.setdefault(run.arm, []).append(run)
-    tried: dict[str, list[Tried]] = {}
-    for name, runs in by_choice.items():
-        tried.setdefault(name.rpartition(CHOICE)[0], []).append(Tried(run_settings(runs[0]), tuple(runs)))
     found = []
     for arm in panel.arms:
         own = run_settings(next(run for run in panel.runs if run.arm == arm))
-        mine = sorted(tried.get(arm, []), key=lambda one: (-len(one.runs), 1.0 if one.score is None else -one.score))
-        found.append(Tuning(arm, tuple(mine), next((one for one in mine if own and one.settings == own), None)))
+        names = [name for name in by_choice if name.rpartition(CHOICE)[0] == arm]
+        tried = [Tried(run_settings(by_choice[name][0]), tuple(by_choice[name])) for name in names]
+        tried.sort(key=lambda one: (-len(one.runs), 1.0 if one.score is None else -one.score))
+        found.append(Tuning(arm, tuple(tried), next((one for one in tried if own and one.settings == own), None)))
     return found
 
 
-def _number(value: str | None) -> float | None:
+def _number(value: str | None) -> float:
     try:
-        return float(value or "none")
+        return float(value or "nan")
     except ValueError:
-        return None
+        return nan
 
 
 def _score(score: float | None) -> Cell:
