@@ -1,11 +1,10 @@
 """Compute the tables of docs/performance.md from the benchmarks in results/; docs/fill.py writes them."""
 
 import json
+from statistics import fmean
 from typing import Any
 
-import numpy as np
-from scipy.stats import bootstrap
-from values import ROOT, table
+from values import NEAR, ROOT, by_seed, compare, seeds, table
 
 TARGETS = {  # label, target, stretch target
     "seed_steps_per_second": ("steps per second, summed over stacked runs", 10_000, 20_000),
@@ -90,22 +89,17 @@ def hundred_seeds() -> str:
 
 def precision() -> str:
     """Return the accuracy at each length in every precision, and the paired differences to float32."""
-    runs = {mode: read(f"precision-{mode}")["runs"] for mode in ("float32", "tf32", "bf16")}
-    seeds, *others = ([run["seed"] for run in each] for each in runs.values())
-    assert others == [seeds, seeds], "the precisions were tried on different seeds"
-    tested = [[run["evaluation"]["lengths"] for run in each] for each in runs.values()]
-    start = runs["tf32"][0]["evaluation"]["training_length"]
+    arms = {mode: f"precision-{mode}/dat" for mode in ("float32", "tf32", "bf16")}
     rows = []
-    for index, first in enumerate(tested[0][0]):
-        exact, *rounded = (np.array([lengths[index]["accuracy"] for lengths in each]) for each in tested)
-        cells = [f"{first['length'] / start:g}x", *(f"{one.mean():.3f}" for one in (exact, *rounded))]
-        for difference in (one - exact for one in rounded):
-            low, high = bootstrap((difference,), np.mean, rng=np.random.default_rng(0)).confidence_interval
-            cells.append(f"{difference.mean():+.3f} [{low:+.3f}, {high:+.3f}]")
+    for multiple in (1, 2, 3, 4, 8, 16):
+        cells = [f"{multiple}x", *(f"{fmean(by_seed(arm, multiple).values()):.3f}" for arm in arms.values())]
+        for mode in ("tf32", "bf16"):
+            one = compare(arms[mode], arms["float32"], multiple).difference
+            cells.append(f"{one.mean:+.3f} [{one.low:+.3f}, {one.high:+.3f}]")
         rows.append("|".join(cells))
-    held = ", ".join(f"{sum(run['reach'] >= 3 for run in each)} in {mode}" for mode, each in runs.items())
+    held = ", ".join(f"{seeds(arm, lambda run: run.reach >= NEAR)} in {mode}" for mode, arm in arms.items())
     head = "length|float32|tf32|bf16|paired difference tf32 - float32 [95%]|bf16 - float32 [95%]"
-    return f"{table(head, rows)}\n\nSeeds with a reach of 3 or more, of {len(seeds)}: {held}."
+    return f"{table(head, rows)}\n\nSeeds with a reach of {NEAR} or more: {held}."
 
 
 def bf16() -> str:

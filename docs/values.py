@@ -46,8 +46,8 @@ def records(source: str) -> list[RunRecord]:
 def _record(study: str, run: Mapping[str, Any]) -> RunRecord:
     """Return a run of a JSON file in the form of those in a parquet file."""
     if "evaluation" in run:
-        arm, evaluation = run["arm"], Evaluation.from_json(run["evaluation"])
-        if run["seed"] not in UNSEEN_SEEDS:
+        arm, evaluation = run.get("arm", "dat"), Evaluation.from_json(run["evaluation"])
+        if "learning_rate" in run and run["seed"] not in UNSEEN_SEEDS:
             arm += f"{CHOICE}{run['learning_rate']:g}"
     else:  # the demo's file has accuracies over 1,024 sequences
         arm, right = run["name"], run["accuracy"]

@@ -11,6 +11,8 @@ from latebloom.evaluation.result import CLAIM, Evaluation
 
 Spec = dict[str, Any]
 """A chart, or a part of one, as Vega-Lite reads it."""
+Row = dict[str, Any]
+"""A row of a chart's data."""
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.4.1.json"
 FORMATS = ("png", "svg", "pdf", "html")
 COLORS = ["#d1495b", "#00798c", "#edae49", "#66a182", "#2e4057", "#8d6a9f", "#3b7dd8", "#a8581c", "#c2569b", "#7d8c1f"]
@@ -89,7 +91,7 @@ def guessing_levels(evaluation: Evaluation) -> dict[str, float]:
     return levels
 
 
-def point(run: str, length: int, accuracy: float, low: float | None, high: float | None, over: str) -> dict[str, Any]:
+def point(run: str, length: int, accuracy: float, low: float | None, high: float | None, over: str) -> Row:
     """Return a point of a line, with its interval if there is one; `over` says what the interval is over."""
     interval = "none" if low is None else f"{low:.1%} to {high:.1%}"
     place = {"run": run, "length": length, "accuracy": accuracy}
@@ -97,7 +99,7 @@ def point(run: str, length: int, accuracy: float, low: float | None, high: float
 
 
 def length_chart(
-    points: Sequence[dict[str, Any]],
+    points: Sequence[Row],
     training_length: int,
     guessing: Mapping[str, float],
     title: str,
@@ -117,18 +119,24 @@ def length_chart(
     axis = {"values": _ticks(lengths), "format": "d", "grid": False, "labelOverlap": True}
     x = quantity("length", title="length (items in a sequence)", scale=scale, axis=axis)
     color = _by_run(names, legend)
-    place = {"x": x, "y": quantity("accuracy", title=right, scale={"domain": [0, 1]}, axis={"format": "%"})}
-    place["color"] = color
-    interval = [nominal("interval", title="95% interval"), nominal("over")]
-    marks = {"shape": _by_run(names, legend, SHAPES), "size": quantity("size", scale=None)}
-    marks["tooltip"] = [nominal("run"), quantity("length"), quantity("accuracy", format=".1%"), *interval]
+    y = quantity("accuracy", title=right, scale={"domain": [0, 1]}, axis={"format": "%"})
+    place = {"x": x, "y": y, "color": color}
+    about = [nominal("interval", title="95% interval"), nominal("over")]
+    dots = {"shape": _by_run(names, legend, SHAPES), "size": quantity("size", scale=None)}
+    dots["tooltip"] = [nominal("run"), quantity("length"), quantity("accuracy", format=".1%"), *about]
     band = {"x": x, "y": quantity("low", title=""), "y2": {"field": "high"}, "color": color}
+    marks = {training_length: f"trained up to {training_length}", CLAIM * training_length: f"{CLAIM}x"}
+    marks = {at: label for at, label in marks.items() if lengths[0] <= at <= lengths[-1]}
+    chance: dict[float, str] = {}
+    for label, level in sorted(guessing.items(), key=lambda item: item[1]):
+        if not chance or level - max(chance) > 0.05:  # labels closer than this would overlap
+            chance[level] = f"{label}: {level:.1%}"
     layers = [
-        *_length_marks(training_length, lengths),
-        *_guessing_lines(guessing, lengths),
+        *_guides("x", marks, {"strokeWidth": 1}, {}, {"y": {"value": -5}}),
+        *_guides("y", chance, {"strokeDash": [5, 4]}, {"align": "left", "dx": 6, "dy": -3}, {"x": {"value": 0}}),
         layer({"type": "area", "opacity": 0.2}, band, transform=[{"filter": "datum.low !== null"}]),
         layer({"type": "line", "strokeWidth": 2.5}, place | {"strokeDash": _by_run(names, legend, DASHES)}),
-        layer({"type": "point", "filled": True, "opacity": 0.9, "strokeWidth": 0}, place | marks),
+        layer({"type": "point", "filled": True, "opacity": 0.9, "strokeWidth": 0}, place | dots),
     ]
     drawn = [name for name in names if name in shown]
     largest = min(LARGEST_POINT, POINT / SHRINK ** (len(drawn) - 1))  # a Vega scale would space the sizes evenly
@@ -136,9 +144,7 @@ def length_chart(
     return layered(layers, [one | {"size": sizes[one["run"]]} for one in points], title)
 
 
-def curves_chart(
-    rows: list[dict[str, Any]], switches: list[dict[str, Any]], names: Sequence[str], title: str, is_loss: bool
-) -> Spec:
+def curves_chart(rows: list[Row], switches: list[Row], names: Sequence[str], title: str, is_loss: bool) -> Spec:
     """Draw a thin line by step for each run, with the switches marked. A row has lists `step` and `value`."""
     shown = {row["run"] for row in rows}
     legend = _legend([name for name in names if name in shown], symbolType="stroke", symbolStrokeWidth=4)
@@ -179,7 +185,7 @@ def layer(mark: Spec, encoding: Spec, data: Spec | None = None, **more: Any) -> 
     return {"data": data or {"name": "points"}, "mark": mark, "encoding": encoding, **more}
 
 
-def layered(layers: list[Spec], points: list[dict[str, Any]], title: str, height: int = 320) -> Spec:
+def layered(layers: list[Spec], points: list[Row], title: str, height: int = 320) -> Spec:
     """Return the layers as one chart in the common size and style."""
     heading = {"text": title, "limit": {"expr": "width + 40"}}
     spec = {"$schema": SCHEMA, "config": chart_config(), "title": heading, "width": 560, "height": height}
@@ -207,29 +213,14 @@ def _ticks(lengths: list[int]) -> list[int]:
     return kept
 
 
-def _length_marks(training_length: int, lengths: list[int]) -> list[Spec]:
-    """Return vertical lines at the training length and at three times it."""
-    marks = {training_length: f"trained up to {training_length}", CLAIM * training_length: f"{CLAIM}x"}
-    shown = [{"at": at, "label": label} for at, label in marks.items() if lengths[0] <= at <= lengths[-1]]
-    if not shown:  # Vega warns about a layer without data
+def _guides(axis: str, labels: Mapping[float, str], rule: Spec, text: Spec, place: Spec) -> list[Spec]:
+    """Return labelled lines across the chart."""
+    if not labels:  # Vega warns about a layer without data
         return []
-    text = {"x": quantity("at"), "y": {"value": -5}, "text": nominal("label")}
-    return [
-        layer({"type": "rule", "style": "guide", "strokeWidth": 1}, {"x": quantity("at")}, {"values": shown}),
-        layer({"type": "text", "style": "remark", "baseline": "bottom"}, text, {"values": shown}),
-    ]
-
-
-def _guessing_lines(guessing: Mapping[str, float], lengths: list[int]) -> list[Spec]:
-    """Return dashed lines at the accuracy of guessing."""
-    readable: list[dict[str, Any]] = []
-    for label, level in sorted(guessing.items(), key=lambda item: item[1]):
-        if not readable or level - readable[-1]["at"] > 0.05:  # labels closer than this would overlap
-            readable.append({"at": level, "from": lengths[0], "label": f"{label}: {level:.1%}"})
-    text = {"x": quantity("from"), "y": quantity("at"), "text": nominal("label")}
-    mark = {"type": "text", "style": "remark", "align": "left", "baseline": "bottom", "dx": 6, "dy": -3}
-    rule = {"type": "rule", "style": "guide", "strokeDash": [5, 4]}
-    return [layer(rule, {"y": quantity("at")}, {"values": readable}), layer(mark, text, {"values": readable})]
+    data, at = {"values": [{"at": at, "label": label} for at, label in labels.items()]}, {axis: quantity("at")}
+    mark = {"type": "text", "style": "remark", "baseline": "bottom"} | text
+    rule = {"type": "rule", "style": "guide"} | rule
+    return [layer(rule, at, data), layer(mark, at | place | {"text": nominal("label")}, data)]
 
 
 def chart_config(dark: bool = False) -> Spec:

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
 
 from latebloom.evaluation.result import CLAIM
 from latebloom.report import charts
-from latebloom.report.charts import Spec, layer, nominal, quantity
+from latebloom.report.charts import Row, Spec, layer, nominal, quantity
 from latebloom.report.compared import Compared
 from latebloom.report.panel import Panel
 from latebloom.report.statistics import Estimate, mean_interval, paired
@@ -91,7 +90,7 @@ def curve_figures(panel: Panel) -> list[Figure]:
     return figures
 
 
-def _curve(run: RunRecord, measure: str, length: int | None) -> dict[str, Any] | None:
+def _curve(run: RunRecord, measure: str, length: int | None) -> Row | None:
     """Return a run's curve as two lists, a tenth of the size of a row for each point. JSON has no NaN."""
     points = [p for p in run.curve if (p.measure, p.length) == (measure, length) and isfinite(p.value)]
     values = [float(f"{one.value:.4g}") for one in points]
@@ -137,9 +136,7 @@ def effects_figure(panel: Panel, compared: Compared) -> Figure | None:
     return Figure("effects", chart, note)
 
 
-def _dots(
-    arm: str, at: str, mean: Estimate, by_seed: Mapping[int, float], in_points: bool = False
-) -> list[dict[str, Any]]:
+def _dots(arm: str, at: str, mean: Estimate, by_seed: Mapping[int, float], in_points: bool = False) -> list[Row]:
     """Return a row for the mean over seeds, and one for each seed."""
     unit = 100 if in_points else 1
     low, high = (None if end is None else unit * end for end in (mean.low, mean.high))
@@ -149,9 +146,7 @@ def _dots(
     return [place | middle, *(place | {"seed": seed, "value": unit * value} for seed, value in by_seed.items())]
 
 
-def _dots_chart(
-    rows: list[dict[str, Any]], panel: Panel, names: list[str], title: str, x: Spec, measure: str, form: str
-) -> Spec:
+def _dots_chart(rows: list[Row], panel: Panel, names: list[str], title: str, x: Spec, measure: str, form: str) -> Spec:
     """Draw a row for each arm, with a dot, an interval and ticks near and far."""
     near_and_far = {"domain": [times(panel, length) for length in panel.near_and_far]}
     legend = {"title": None, "orient": "top", "symbolType": "circle", "symbolOpacity": 1, "symbolStrokeWidth": 0}
