@@ -4,7 +4,7 @@ import json
 from statistics import fmean
 from typing import Any
 
-from values import NEAR, ROOT, by_seed, compare, seeds, table
+from values import ROOT, by_seed, compare, table
 
 TARGETS = {  # label, target, stretch target
     "seed_steps_per_second": ("steps per second, summed over stacked runs", 10_000, 20_000),
@@ -28,7 +28,7 @@ def read(name: str) -> dict[str, Any]:
     report = json.loads((ROOT / "results" / f"{name}.json").read_text())
     here = report.get("environment", {"commit": "", "command": []})
     command = " ".join(["latebloom", *here["command"][1:]])
-    return report | here | {"commit": here["commit"][:12], "command": command}
+    return report | here | {"commit": here["commit"][:12], "command": f"`{command}`"}
 
 
 GPU, BF16, CPU, CPU_BEFORE = map(read, ("bench-h200", "bench-h200-bf16", "bench-cpu", "bench-cpu-before"))
@@ -43,11 +43,7 @@ def gpu_targets() -> str:
         rows.append(f"{label}|{value:,.{0 if value >= 100 else 1}f} ({verdict})|{target:,}|{stretch:,}")
     for runs, ratio in GPU.get("ratio_to_jax", {}).items():
         rows.append(f"ratio to the same hybrid in JAX, runs at once: {runs}|{ratio:.1f}||")
-    about = (
-        "\n\n{accelerator}, torch {torch}, Triton {triton}, Python {python}, matrix products in {precision}, "
-        "commit {commit}; `{command}`."
-    )
-    return table("figure|measured|target|stretch target", rows) + about.format(**GPU)
+    return table("figure|measured|target|stretch target", rows)
 
 
 def gpu_arms() -> str:
@@ -58,11 +54,7 @@ def gpu_arms() -> str:
         memory = f"{arm['peak_memory_mb']:,.0f}" if arm["peak_memory_mb"] else ""
         rows.append(f"{name}|{time}|{arm['seed_steps_per_second']:,.0f}|{share}|{arm['cold_seconds']:.1f}|{memory}")
     head = "arm|step, ms: minimum (median)|steps per second, all runs|of the product peak|cold start, s|memory, MB"
-    text = "\n\nThe product peak is {product_peak_tflops:.0f} TFLOP/s, measured in the same run.".format(**GPU)
-    if "jax" in GPU:
-        times = ", ".join(f"{seconds:.0f} s for {runs}" for runs, seconds in GPU["jax"]["compile_seconds"].items())
-        text += f" JAX {GPU['jax']['version']} compiles its step in {times}; the cold start includes this."
-    return table(head, rows) + text
+    return table(head, rows)
 
 
 def _arms(report: dict[str, Any]) -> dict[str, Any]:
@@ -97,19 +89,13 @@ def precision() -> str:
             one = compare(arms[mode], arms["float32"], multiple).difference
             cells.append(f"{one.mean:+.3f} [{one.low:+.3f}, {one.high:+.3f}]")
         rows.append("|".join(cells))
-    held = ", ".join(f"{seeds(arm, lambda run: run.reach >= NEAR)} in {mode}" for mode, arm in arms.items())
-    head = "length|float32|tf32|bf16|paired difference tf32 - float32 [95%]|bf16 - float32 [95%]"
-    return f"{table(head, rows)}\n\nSeeds with a reach of {NEAR} or more: {held}."
+    return table("length|float32|tf32|bf16|paired difference tf32 - float32 [95%]|bf16 - float32 [95%]", rows)
 
 
 def bf16() -> str:
     each = [{name: arm["step_ms"]["minimum"] for name, arm in _arms(report).items()} for report in (GPU, BF16)]
     rows = (f"{arm}|{each[0][arm]:.2f}|{each[1][arm]:.2f}" for arm in BF16_ARMS)
-    ratios = (
-        "\n\nCaptured cuDNN calls (tf32) take {fused_lstm_ratio:.1f} times as long as the fused LSTM in bf16 at width "
-        "64, and {fused_lstm_ratio_128:.1f} times at width 128."
-    )
-    return table("milliseconds|tf32|bf16", rows) + ratios.format(**BF16)
+    return table("milliseconds|tf32|bf16", rows)
 
 
 def cpu_targets() -> str:
@@ -131,7 +117,4 @@ def cpu_rates() -> str:
         f"{name}|{shown.format(**rate)}|{shown.format(**old[name]) if name in old else ''}"
         for name, rate in CPU["steps_per_second"].items()
     )
-    narrow, wide = (CPU_BEFORE["share_of_peak"][width]["median"] for width in ("64", "128"))
-    before = f"Before memory was kept (commit {CPU_BEFORE['commit']}) the shares were {narrow:.0%} and {wide:.0%}."
-    about = "{processor}, {cores} cores, torch {torch}, commit {commit}; `{command}`.".format(**CPU)
-    return f"{table('steps per second|median (best turn)|before memory was kept', rows)}\n\n{before}\n\n{about}"
+    return table("steps per second|median (best turn)|before memory was kept", rows)

@@ -188,9 +188,9 @@ def apart(arms: Sequence[str], multiple: float) -> str:
     return f"{100 * max(abs(other[seed] - first[seed]) for other in others for seed in first):.0f}"
 
 
-def made(study: str, *tasks: str) -> str:
+def made(study: str) -> str:
     """Say where and by which command the runs of a study were made."""
-    runs = [run for task in ("", *tasks) for run in records(f"{study}{task}")]
+    runs = read_results([ROOT / "results" / f"{study}.parquet"])
     ((machine, versions, commit),) = {(run.machine, run.versions, run.commit) for run in runs}
     command = f"`latebloom study {study} --scale paper`"
     return f"{len(runs)} runs of {command}: {machine}, {versions}, commit {(commit or '')[:7]}."
