@@ -93,14 +93,13 @@ class Tuning:
         rivals = [one.score for one in self.tried if one is not chosen and len(one.runs) == len(chosen.runs)]
         return max((score for score in rivals if score is not None), default=None)
 
-    @property
-    def at_an_end(self) -> list[str]:
-        """The fields whose chosen value is the smallest or the largest of at least three numbers."""
+    def at_an_end(self, chosen: Tried) -> list[str]:
+        """Return the fields whose chosen value is the smallest or the largest of at least three numbers."""
         found: dict[str, None] = {}
-        for field in sorted(self.fields) if self.chosen else ():
+        for field in sorted(self.fields):
             numbers = {_number(one.settings.get(field)) for one in self.tried}
-            own = _number(self.chosen.settings.get(field)) if self.chosen else nan
-            if len(numbers) > 2 and all(map(isfinite, numbers)) and own in (min(numbers), max(numbers)):
+            is_range = len(numbers) > 2 and all(map(isfinite, numbers))
+            if is_range and _number(chosen.settings.get(field)) in (min(numbers), max(numbers)):
                 found[field.rpartition(".")[2]] = None
         return list(found)
 
@@ -112,7 +111,8 @@ class Tuning:
 def choices_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
     """Return the chosen settings of each arm; `tuning` has the runs on tuning seeds."""
     arms = _tunings(panel, tuning)
-    ends = [f"{one.arm} ({', '.join(one.at_an_end)})" for one in arms if one.at_an_end]
+    at_ends = {one.arm: one.at_an_end(one.chosen) for one in arms if one.chosen}
+    ends = [f"{arm} ({', '.join(fields)})" for arm, fields in at_ends.items() if fields]
     more = f" Chosen at an end of the tried range, so values beyond it may be better: {join_words(ends)}." * bool(ends)
     return Table(
         title=f"Chosen settings: {panel.title}",
@@ -136,7 +136,7 @@ def _chosen(one: Tuning) -> tuple[Cell, ...]:
     rounds = Cell(", the best on ".join(map(str, sorted({len(tried.runs) for tried in one.tried}))))
     if one.chosen is None or one.chosen.score is None:
         return (EMPTY, many, rounds, EMPTY, EMPTY)
-    return (one.overrides(one.chosen), many, rounds, _score(one.chosen.score), _score(one.next_best(one.chosen)))
+    return (one.overrides(one.chosen), many, rounds, percent(one.chosen.score), percent(one.next_best(one.chosen)))
 
 
 def tried_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
@@ -147,7 +147,7 @@ def tried_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
             done = sum(run.evaluation is not None for run in one.runs)
             seeds = str(done) if done == len(one.runs) else f"{done} of {len(one.runs)}"
             name = f"{arm.arm}{' (chosen)' * (one is arm.chosen)}"
-            rows.append((Cell(name), arm.overrides(one), Cell(seeds), _score(one.score)))
+            rows.append((Cell(name), arm.overrides(one), Cell(seeds), percent(one.score)))
     head = ("arm", "setting", "tuning seeds", "mean beyond")
     note = "Settings that were tried on more seeds come first. Settings with a failed run are not chosen."
     return Table(f"All tried settings: {panel.title}", head, tuple(rows), note, names=2)
@@ -173,7 +173,3 @@ def _number(value: str | None) -> float:
         return float(value or "nan")
     except ValueError:
         return nan
-
-
-def _score(score: float | None) -> Cell:
-    return EMPTY if score is None else percent(score)

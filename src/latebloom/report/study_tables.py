@@ -85,8 +85,10 @@ def run_table(evaluation: Evaluation) -> Table:
     return Table("Accuracy by length [95% interval]", head, (*rows, (Cell("guessing"), *chance, Cell(""))))
 
 
-def percent(value: float, low: float | None = None, high: float | None = None) -> Cell:
+def percent(value: float | None, low: float | None = None, high: float | None = None) -> Cell:
     """Return an accuracy, with its interval if there is one."""
+    if value is None:
+        return EMPTY
     return Cell(f"{value:.1%}", "" if low is None or high is None else f"{100 * low:.1f}, {100 * high:.1f}")
 
 
