@@ -81,15 +81,10 @@ def by_seed(arm: str, multiple: float, answer: str | None = None) -> dict[int, f
 
 
 @cache
-def labels() -> dict[str, str]:
-    """Return the plain words for each arm's name in the files, from the table in docs/results/README.md."""
-    page = (ROOT / "docs" / "results" / "README.md").read_text()
-    return dict(re.findall(r"^\| `([^`]+)` \| ([^|]+?) \|", page, re.MULTILINE))
-
-
 def label(arm: str) -> str:
-    name = arm.partition("/")[2]
-    return labels().get(name, name)
+    """Return the plain words for an arm, from the table in docs/results/README.md."""
+    name, page = arm.partition("/")[2], (ROOT / "docs" / "results" / "README.md").read_text()
+    return dict(re.findall(r"^\| `([^`]+)` \| ([^|]+?) \|", page, re.MULTILINE)).get(name, name)
 
 
 def tried(arm: str, seeds: Sequence[int] = ()) -> list[tuple[Settings, list[Evaluation]]]:

@@ -10,6 +10,7 @@ from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from itertools import groupby
+from string import Template
 
 from latebloom.report.charts import Spec, chart_config
 from latebloom.report.figures import Figure
@@ -70,25 +71,18 @@ class Page:
     def html(self) -> str:
         """Return the whole page."""
         data = {"charts": self.charts, "config": {"light": chart_config(), "dark": chart_config(dark=True)}}
-        as_json = json.dumps(data).replace("<", "\\u003c")  # cannot end the script element
-        scripts = (_vega(), _asset("page.js"))
+        vega, script = _vega(), _asset("page.js")
         # Only these two scripts may run, and nothing may be loaded; Vega compiles its expressions (unsafe-eval).
-        allowed = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
-        policy = f"default-src 'none'; script-src {allowed} 'unsafe-eval'; "
-        policy += "style-src 'unsafe-inline'; img-src data: blob:"
-        return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(self.title)}</title><link rel="icon" href="data:,"><style>{_asset("page.css")}</style></head><body>
-<header><h1>{escape(self.title)}</h1><button id="theme" type="button">Dark</button></header>
-{chr(10).join(self.body)}
-<noscript><p class="note">The charts need JavaScript.</p></noscript>
-<script type="application/json" id="data">{as_json}</script>
-<script type="module">{scripts[0]}</script>
-<script type="module">{scripts[1]}</script>
-</body></html>
-"""
+        hashes = (b64encode(sha256(one.encode()).digest()).decode() for one in (vega, script))
+        return Template(_asset("page.html")).substitute(
+            allowed=" ".join(f"'sha256-{one}'" for one in hashes),
+            title=escape(self.title),
+            style=_asset("page.css"),
+            body="\n".join(self.body),
+            data=json.dumps(data).replace("<", "\\u003c"),  # cannot end the script element
+            vega=vega,
+            script=script,
+        )
 
 
 def chart_page(chart: Spec) -> str:
