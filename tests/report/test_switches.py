@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from synthetic import evaluation, record
 
+from latebloom.report.compared import switch_table
 from latebloom.report.panel import panels
 from latebloom.report.study import read_sections, write_report
-from latebloom.report.switches import switch_table
 from latebloom.results.file import write_results
 
 

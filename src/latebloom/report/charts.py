@@ -1,7 +1,7 @@
 """Charts as Vega-Lite specifications, and their conversion to PNG, SVG, PDF or HTML without a network."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache
 from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ Spec = dict[str, Any]
 Row = dict[str, Any]
 """A row of a chart's data."""
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.4.1.json"
-FORMATS = ("png", "svg", "pdf", "html")
 COLORS = ["#d1495b", "#00798c", "#edae49", "#66a182", "#2e4057", "#8d6a9f", "#3b7dd8", "#a8581c", "#c2569b", "#7d8c1f"]
 ON_DARK = ["#f0808e", "#48b5c7", "#edae49", "#8fcf9f", "#a9bedb", "#c9a6da", "#7db0ff", "#d9975f", "#ea94c8", "#bfcf63"]
 """The same hues for the dark theme."""
@@ -45,20 +44,20 @@ def save_chart(spec: Spec, *paths: Path) -> None:
 
     from latebloom.report.page import chart_page
 
-    svg, to_png = "", partial(convert.svg_to_png, ppi=144)
-    to_bytes = {"svg": str.encode, "pdf": convert.svg_to_pdf, "png": to_png}
+    svg = cache(lambda: as_svg(spec))
+    content = {
+        "png": lambda: convert.svg_to_png(svg(), ppi=144),
+        "svg": lambda: svg().encode(),
+        "pdf": lambda: convert.svg_to_pdf(svg()),
+        "html": lambda: chart_page(spec).encode(),
+    }
     for path in paths:
         form = path.suffix.lstrip(".").lower()
-        if form not in FORMATS:
-            raise unknown("plot", str(path), [f"*.{known}" for known in FORMATS])
-        if form == "html":
-            content = chart_page(spec).encode()
-        else:
-            svg = svg or as_svg(spec)
-            content = to_bytes[form](svg)
+        if form not in content:
+            raise unknown("plot", str(path), [f"*.{known}" for known in content])
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+            path.write_bytes(content[form]())
         except OSError as error:
             raise ConfigError(f"plot: {path} cannot be written ({error.strerror})") from None
 

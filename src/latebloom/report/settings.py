@@ -11,8 +11,7 @@ from typing import Any
 
 from latebloom.report.panel import Panel
 from latebloom.report.study_tables import percent
-from latebloom.report.tables import EMPTY, Cell, Table
-from latebloom.report.words import join_words
+from latebloom.report.tables import EMPTY, Cell, Table, join_words
 from latebloom.results.record import CHOICE, RunRecord
 from latebloom.results.settings import settings_in, settings_in_all
 

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from latebloom.errors import ConfigError
 from latebloom.report.charts import save_chart
-from latebloom.report.compared import comparison_tables, comparisons
+from latebloom.report.compared import comparison_tables, comparisons, switch_table
 from latebloom.report.figures import all_figures
 from latebloom.report.page import Section, study_page
 from latebloom.report.panel import Panel, panels
 from latebloom.report.settings import choices_table, differences_table, tried_table
 from latebloom.report.study_tables import accuracy_table, every_length_table, reach_table
-from latebloom.report.switches import switch_table
 from latebloom.report.tables import as_latex, as_markdown
 from latebloom.report.words import caveats, headline
 from latebloom.results.gather import gather

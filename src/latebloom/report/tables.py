@@ -154,3 +154,8 @@ def in_markdown(text: str) -> str:
 def in_latex(text: str) -> str:
     """Return text in which nothing is a LaTeX command."""
     return "".join(_LATEX.get(letter, letter) for letter in " ".join(text.split()))
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Join words: a, b and c."""
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)

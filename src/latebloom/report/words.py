@@ -8,6 +8,7 @@ from latebloom.report.compared import Compared
 from latebloom.report.panel import Panel
 from latebloom.report.statistics import SETTLED_AT, seeds_to_settle
 from latebloom.report.study_tables import times
+from latebloom.report.tables import join_words
 
 MOST_TOLD = 4
 """A sentence names at most this many arms."""
@@ -141,8 +142,3 @@ def _best_two(panel: Panel, compared: Compared) -> str:
         p += f"and {seeds_to_settle(one.together)} seeds could suffice"
     points = f"{100 * one.difference.mean:+.1f} points over {one.difference.seeds} shared seeds"
     return f" Paired difference {one.first} - {one.second}: {points} ({p})."
-
-
-def join_words(words: Sequence[str]) -> str:
-    """Join words: a, b and c."""
-    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
