@@ -15,6 +15,7 @@ from typing import Any
 
 from latebloom.evaluation import Count, Evaluation
 from latebloom.evaluation.result import HOLDS_AT
+from latebloom.report import study_tables
 from latebloom.report.settings import Settings, run_settings
 from latebloom.report.statistics import SETTLED_AT, Comparison, Estimate, compare_arms, holm, mean_interval
 from latebloom.results.file import read_results
@@ -201,9 +202,8 @@ def table(head: str, rows: Iterable[str]) -> str:
 
 
 def interval(one: Estimate, signed: bool = False) -> str:
-    form, unit = ("+.1f", "") if signed else (".1f", "%")
-    middle, low, high = (format(100 * (end or 0.0), form) for end in (one.mean, one.low, one.high))
-    return f"{middle}{unit}" + (f" [{low}, {high}]" if one.seeds > 2 else "")
+    cell = study_tables.points(one) if signed else study_tables.percent(one.mean, one.low, one.high)
+    return cell.plain if one.seeds > 2 else cell.text
 
 
 def accuracy(arm: str, multiples: Sequence[float], answer: str | None = None) -> str:
