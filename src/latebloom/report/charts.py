@@ -121,7 +121,7 @@ def length_chart(
     y = quantity("accuracy", title=right, scale={"domain": [0, 1]}, axis={"format": "%"})
     place = {"x": x, "y": y, "color": color}
     about = [nominal("interval", title="95% interval"), nominal("over")]
-    dots = {"shape": _by_run(names, legend, SHAPES), "size": quantity("size", scale=None)}
+    dots: Spec = {"shape": _by_run(names, legend, SHAPES), "size": quantity("size", scale=None)}
     dots["tooltip"] = [nominal("run"), quantity("length"), quantity("accuracy", format=".1%"), *about]
     band = {"x": x, "y": quantity("low", title=""), "y2": {"field": "high"}, "color": color}
     marks = {training_length: f"trained up to {training_length}", CLAIM * training_length: f"{CLAIM}x"}
@@ -212,7 +212,7 @@ def _ticks(lengths: list[int]) -> list[int]:
     return kept
 
 
-def _guides(axis: str, labels: Mapping[float, str], rule: Spec, text: Spec, place: Spec) -> list[Spec]:
+def _guides(axis: str, labels: Mapping[Any, str], rule: Spec, text: Spec, place: Spec) -> list[Spec]:
     """Return labelled lines across the chart."""
     if not labels:  # Vega warns about a layer without data
         return []
