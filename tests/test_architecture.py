@@ -118,6 +118,14 @@ def test_the_core_imports_nothing_but_torch_when_it_is_imported(part):
         assert outer - allowed <= set(sys.stdlib_module_names), f"{file.relative_to(SOURCE)} imports {outer}"
 
 
+def test_the_delay_does_not_name_another_library():
+    for file in files_of("delay"):
+        named = [
+            library for library in ("transformers", "accelerate", "lightning") if library in file.read_text().lower()
+        ]
+        assert named == [], file
+
+
 def test_triton_is_imported_only_where_it_is_used():
     for file in SOURCE.rglob("*.py"):
         if not file.stem.endswith("_triton"):

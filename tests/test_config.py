@@ -25,7 +25,7 @@ from latebloom import (
     when_plateau,
 )
 from latebloom.config import with_overrides
-from latebloom.delay.hooks import HOLDS
+from latebloom.delay.policy import HOLDS
 from latebloom.errors import ConfigError
 from latebloom.layers.attention import NoPositions, Rotary
 from latebloom.recipes import Recipe

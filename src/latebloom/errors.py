@@ -43,6 +43,11 @@ def unknown(field: str, value: object, choices: Iterable[object]) -> ConfigError
     return ConfigError(f"{field}: {value!r} is not known; {hint}choices: {', '.join(names)}")
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of the message of an error that another library raised."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].strip()
+
+
 def require(condition: bool, field: str, value: object, wanted: str) -> None:
     """Raise ConfigError `field: value is not possible; it must be wanted` unless the condition holds."""
     if not condition:

@@ -1,17 +1,35 @@
 """Type checks for the fields of settings that are made in Python.
 
 pydantic checks JSON (validation.py). This module does the same for `Composite(order="pairs_first")` with the standard
-library alone. Settings call `check_fields(self)` first in `__post_init__`.
+library alone. Settings call `check_fields(self)` first in `__post_init__`. A bound on a number stands in its type:
+
+    keys: Annotated[int, at_least(2)] = 256
 """
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cache
 from math import isfinite
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from latebloom.errors import ConfigError, unknown
+from latebloom.errors import ConfigError, require, unknown
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A condition on a number, and the condition in words."""
+
+    holds: Callable[[Any], bool]
+    words: str
+
+
+def at_least(least: int) -> Bound:
+    return Bound(lambda value: value >= least, f"{least} or more")
+
+
+Count = Annotated[int, at_least(1)]
+Positive = Annotated[float, Bound(lambda value: value > 0, "above 0")]
 
 
 def check_fields(settings: Any) -> None:
@@ -33,6 +51,8 @@ def check_fields(settings: Any) -> None:
             if get_origin(annotation) is Literal:
                 raise unknown(name, value, get_args(annotation))
             raise ConfigError(f"{name}: {value!r} is not possible; it must be {_describe(annotation)}")
+        for bound in _bounds(type(settings)).get(name, ()):
+            require(bound.holds(value), name, value, bound.words)
 
 
 def _convert(value: Any, annotation: Any) -> Any:
@@ -48,6 +68,12 @@ def _convert(value: Any, annotation: Any) -> Any:
 def _annotations(kind: type) -> dict[str, Any]:
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}
+
+
+@cache
+def _bounds(kind: type) -> dict[str, tuple[Bound, ...]]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: hint.__metadata__ for name, hint in hints.items() if get_origin(hint) is Annotated}
 
 
 def _fits(value: Any, annotation: Any) -> bool:

@@ -173,6 +173,31 @@ def test_an_example_shows_whether_a_flat_model_would_be_cut():
     assert "its place is not checked; give `example`" in repr(unchecked)
 
 
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_an_example_shows_that_torchs_encoder_layer_has_a_residual_path(norm_first):
+    """Behind the norm of a post-norm layer a constant that is added to the input would not be seen."""
+    model = build(norm_first=norm_first)
+    example = {"tokens": torch.randint(20, (2, 8))}
+    delay = DelayedAttention(model, OPTIMIZERS["sgd"](model.parameters()), until=at_step(2), example=example)
+    assert "not checked" not in repr(delay)
+    assert all(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("example", "given"),
+    [
+        (torch.zeros(2, 8, dtype=torch.int64), "a Tensor is not possible"),
+        ({"input_ids": torch.zeros(2, 8, dtype=torch.int64)}, "missing a required argument: 'tokens'"),
+    ],
+)
+def test_an_example_that_does_not_fit_is_one_sentence_that_says_what_it_must_be(example, given):
+    model = Flat(residual=True)
+    with pytest.raises(ConfigError) as error:
+        DelayedAttention(model, OPTIMIZERS["sgd"](model.parameters()), until=at_step(2), example=example)
+    wanted = "a dict with the arguments of one small forward pass of Flat by name, such as {'tokens': ...}"
+    assert str(error.value) == f"example: {given}; it must be {wanted}"
+
+
 def test_what_is_no_trigger_is_refused():
     model = build()
     with pytest.raises(ConfigError, match="until: 3 is not a trigger"):

@@ -5,39 +5,43 @@ the module allows it), or a tensor that scales the output.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from latebloom.delay.find import class_name
+from latebloom.delay.find import class_name, example_of, has_gate
+from latebloom.delay.place import find_norm_after
 
 Value = float | Tensor
-CACHES = ("past_key_values", "past_key_value", "layer_past", "cache_params", "cache")
 
 
 class Gate(ABC):
     """The gate of one attention module."""
 
+    place: str
+    """Where it is, in words."""
+
     def __init__(self, name: str, module: nn.Module) -> None:
         self.name, self.module = name, module
+        self.held = {name: module}
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return the parameters that are held back, by their path in the model."""
-        return {f"{self.name}.{name}": parameter for name, parameter in self.module.named_parameters()}
+        return {f"{path}.{name}": p for path, module in self.held.items() for name, p in module.named_parameters()}
 
     @abstractmethod
     def set(self, value: Value) -> None:
         """Set the value of the gate."""
 
-    def __repr__(self) -> str:
-        return f"{self.name}: {class_name(self.module)}"
-
+    @abstractmethod
     def remove(self) -> None:
         """Restore the module."""
-        self.set(1.0)
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {class_name(self.module)}{self.place}"
 
 
 class BuiltInGate(Gate):
@@ -48,126 +52,137 @@ class BuiltInGate(Gate):
 
     def __init__(self, name: str, module: nn.Module, owner: nn.Module) -> None:
         super().__init__(name, module)
-        self._place = _describe_neighbours(module, list(owner.children()))
-
-    def __repr__(self) -> str:
-        return super().__repr__() + self._place
+        parts = [None, *owner.children(), None]
+        at = parts.index(module)
+        before, after = (getattr(part, "role", None) for part in (parts[at - 1], parts[at + 1]))
+        if before and after:
+            self.place = f", between the {before} and the {after}"
+        else:
+            self.place = f", behind the {before}" if before else f", before the {after}" if after else ""
 
     def set(self, value: Value) -> None:
         if isinstance(value, float) and value == 0.0 and _is_distributed():
             value = torch.zeros((), device=next(self.module.parameters()).device)
         self.module.gate = value  # type: ignore[assignment] (nn.Module declares no type for it)
 
+    def remove(self) -> None:
+        self.set(1.0)
+
+
+class Form(NamedTuple):
+    """The form of an attention module's call."""
+
+    stream: int | str
+    """The position or name of the argument that has the output's shape, except for the features."""
+    features: int
+    outputs: int | None
+    """The length of the tuple that is returned, with the tensor first; None if it is the tensor itself."""
+
 
 class OutputGate(Gate):
     """The gate of any attention module whose output is added to the residual stream; it replaces `forward`.
 
     While attention is left out, `forward` returns zeros and computes nothing. There are two exceptions: the first call,
-    which shows the form of the output (a tensor, or a tuple with the tensor first), and a call with a cache to fill.
+    which shows its form, and a call with a cache to fill.
+
+    If a norm is between attention and the stream, which would undo a scale before it, the gate is after the norm.
     """
 
-    def __init__(
-        self,
-        name: str,
-        module: nn.Module,
-        owner: nn.Module,
-        after: "tuple[str, nn.Module] | None" = None,
-        checked: bool = True,
-    ) -> None:
+    def __init__(self, name: str, module: nn.Module, norm: tuple[str, nn.Module] | None, checked: bool) -> None:
         super().__init__(name, module)
-        self._checked = checked
-        self._restore_fast_path = _disable_fast_path(owner)
+        self.place = "" if checked else " (its place is not checked; give `example`)"
         self.value: Value = 1.0
-        self._form: tuple[int | None, int] | None = None  # (length of the tuple or None, features)
-        # A norm between attention and the stream would undo a scale before it.
-        self.after = None if after is None else NormGate(*after)
+        self._form: Form | None = None
         self._original: Callable[..., Any] = module.forward
-        self._restore_forward = replace_forward(module, self._forward)
-
-    def parameters(self) -> dict[str, nn.Parameter]:
-        return super().parameters() | ({} if self.after is None else self.after.parameters())
-
-    def __repr__(self) -> str:
-        place = "" if self.after is None else f", gated behind {self.after.name}"
-        return super().__repr__() + place + ("" if self._checked else " (its place is not checked; give `example`)")
+        self._restore = [_replace_forward(module, self._forward)]
+        # Without a hook torch's encoder layer has a fused inference path, which never calls its attention module.
+        self._restore.append(module.register_forward_pre_hook(lambda *_: None).remove)
+        self._has_norm = norm is not None
+        if norm is not None:
+            self.place = f", gated behind {norm[0]}"
+            self.held[norm[0]] = norm[1]
+            self._norm_original: Callable[..., Any] = norm[1].forward
+            self._restore.append(_replace_forward(norm[1], self._norm_forward))
 
     def set(self, value: Value) -> None:
         self.value = value
-        if self.after is not None:
-            self.after.set(value)
 
     def remove(self) -> None:
-        self._restore_forward()
-        self._restore_fast_path()
-        if self.after is not None:
-            self.after.remove()
+        for restore in self._restore:
+            restore()
 
     def _forward(self, *positional: Any, **named: Any) -> Any:
-        value = self.value
-        if isinstance(value, float) and value == 1.0:
-            return self._original(*positional, **named)
-        if isinstance(value, float) and value == 0.0:
-            if self._form is not None and not any(named.get(cache) is not None for cache in CACHES):
-                return self._zeros(_stream(positional, named))
-            with torch.no_grad():
-                output = self._original(*positional, **named)
-            first = output[0] if isinstance(output, tuple) else output
-            self._form = (len(output) if isinstance(output, tuple) else None, first.shape[-1])
-            zeros = self._tie_to_parameters(torch.zeros_like(first), _stream(positional, named))
-            return (zeros, *output[1:]) if isinstance(output, tuple) else zeros
+        if isinstance(self.value, float) and self.value == 0.0:
+            return self._left_out(positional, named)
         output = self._original(*positional, **named)
-        if self.after is not None:
+        if isinstance(self.value, float) or self._has_norm:
             return output
-        return (output[0] * value, *output[1:]) if isinstance(output, tuple) else output * value
+        return (output[0] * self.value, *output[1:]) if isinstance(output, tuple) else output * self.value
 
-    def _zeros(self, stream: Tensor) -> Any:
-        assert self._form is not None
-        length, features = self._form
-        zeros = self._tie_to_parameters(stream.new_zeros(*stream.shape[:-1], features), stream)
-        return zeros if length is None else (zeros, *[None] * (length - 1))
+    def _norm_forward(self, x: Tensor, *positional: Any, **named: Any) -> Tensor:
+        if isinstance(self.value, float) and self.value == 0.0:
+            return x
+        output = self._norm_original(x, *positional, **named)
+        return output if isinstance(self.value, float) else output * self.value
 
-    def _tie_to_parameters(self, zeros: Tensor, stream: Tensor) -> Tensor:
-        """Return zeros that depend on all parameters that are held back: see `_is_distributed`."""
+    def _left_out(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        arguments = {**dict(enumerate(positional)), **named}
+        if self._form is not None and self._form.stream in arguments and not any(map(_is_cache, named.items())):
+            stream, features, outputs = arguments[self._form.stream], self._form.features, self._form.outputs
+            zeros = self._tie_to_parameters(stream.new_zeros(*stream.shape[:-1], features), arguments)
+            return zeros if outputs is None else (zeros, *[None] * (outputs - 1))
+        with torch.no_grad():
+            output = self._original(*positional, **named)
+        first = output[0] if isinstance(output, tuple) else output
+        for key, value in arguments.items():
+            if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:-1] == first.shape[:-1]:
+                self._form = Form(key, first.shape[-1], len(output) if isinstance(output, tuple) else None)
+                break
+        zeros = self._tie_to_parameters(torch.zeros_like(first), arguments)
+        return (zeros, *output[1:]) if isinstance(output, tuple) else zeros
+
+    def _tie_to_parameters(self, zeros: Tensor, arguments: dict[int | str, Any]) -> Tensor:
+        """Return zeros that depend on all parameters that are held back and on the input: see `_is_distributed`."""
         if not (torch.is_grad_enabled() and _is_distributed()):
             return zeros
+        inputs = [value for value in arguments.values() if isinstance(value, Tensor) and value.requires_grad]
         ties = [parameter.reshape(-1)[:1].sum() for parameter in self.parameters().values()]
-        return zeros + 0.0 * (torch.stack(ties).sum() + stream.sum()).to(zeros.dtype)
+        return zeros + 0.0 * (torch.stack(ties).sum() + sum(value.sum() for value in inputs)).to(zeros.dtype)
 
 
-class NormGate(Gate):
-    """The gate of a norm between attention and the stream in a post-norm block: scaled after the norm, or left out."""
-
-    def __init__(self, name: str, module: nn.Module) -> None:
-        super().__init__(name, module)
-        self.value: Value = 1.0
-        self._original: Callable[..., Any] = module.forward
-        self._restore_forward = replace_forward(module, self._forward)
-
-    def set(self, value: Value) -> None:
-        self.value = value
-
-    def remove(self) -> None:
-        self._restore_forward()
-
-    def _forward(self, x: Tensor, *positional: Any, **named: Any) -> Tensor:
-        if isinstance(self.value, float):
-            return self._original(x, *positional, **named) if self.value == 1.0 else x
-        return self._original(x, *positional, **named) * self.value
+def build_gates(model: nn.Module, matched: dict[str, nn.Module], example: Mapping[str, Any] | None) -> list[Gate]:
+    """Return a gate for each attention module, at its output or after the norm behind it."""
+    norms: dict[str, tuple[str, nn.Module] | None] = {}
+    for name, module in matched.items():  # find all places before any forward is replaced
+        if not has_gate(module):
+            root, known = ("", example) if example is not None else _known_example(model, name)
+            if known is not None:
+                norms[name] = find_norm_after(model.get_submodule(root), name.removeprefix(f"{root}."), module, known)
+    gates: list[Gate] = []
+    for name, module in matched.items():
+        owner, norm = name.rpartition(".")[0], norms.get(name)
+        if has_gate(module):
+            gates.append(BuiltInGate(name, module, model.get_submodule(owner)))
+        else:
+            norm = None if norm is None else (f"{owner}.{norm[0]}".lstrip("."), norm[1])
+            gates.append(OutputGate(name, module, norm, checked=name in norms))
+    return gates
 
 
-def _describe_neighbours(module: nn.Module, parts: list[nn.Module]) -> str:
-    """Return a text with the roles of the parts before and after a part of a block."""
-    place = next(i for i, part in enumerate(parts) if part is module)
-    before, after = (
-        [f"the {part.role}" for part in found if hasattr(part, "role")]
-        for found in (parts[max(0, place - 1) : place], parts[place + 1 : place + 2])
-    )
-    if before and after:
-        return f", between {before[0]} and {after[0]}"
-    return f", behind {before[0]}" if before else f", before {after[0]}" if after else ""
+def _known_example(model: nn.Module, name: str) -> tuple[str, dict[str, Any] | None]:
+    """Return the path and example of the outermost module around another that has one; the model may be wrapped."""
+    parts = name.split(".")
+    roots = (".".join(parts[:depth]) for depth in range(len(parts)))
+    examples = ((root, example_of(model.get_submodule(root))) for root in roots)
+    return next((found for found in examples if found[1] is not None), ("", None))
 
 
-def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
+def _is_cache(argument: tuple[str, Any]) -> bool:
+    name, value = argument
+    return ("cache" in name or "past" in name) and value is not None and not isinstance(value, bool | Tensor)
+
+
+def _replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
     """Replace the `forward` of a module; return a function that restores it."""
     own = module.__dict__.get("forward")
     module.forward = forward
@@ -188,27 +203,3 @@ def _is_distributed() -> bool:
     zero gradients there, which are dropped before the optimizer step.
     """
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def _disable_fast_path(owner: nn.Module) -> Callable[[], None]:
-    """Disable the fused inference path of torch's encoder layer, which never calls its attention module.
-
-    The layer uses that path only for activations that it knows. Return a function that enables it again.
-    """
-    if not isinstance(owner, nn.TransformerEncoderLayer):
-        return lambda: None
-    known = owner.activation_relu_or_gelu
-    owner.activation_relu_or_gelu = 0
-
-    def restore() -> None:
-        owner.activation_relu_or_gelu = known
-
-    return restore
-
-
-def _stream(positional: tuple[Any, ...], named: dict[str, Any]) -> Tensor:
-    """Return the input tensor of an attention call: the first positional or named tensor."""
-    for candidate in (*positional, *(named.get(name) for name in ("hidden_states", "query", "x", "inputs"))):
-        if isinstance(candidate, Tensor):
-            return candidate
-    return next(value for value in named.values() if isinstance(value, Tensor))

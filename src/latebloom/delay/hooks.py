@@ -13,12 +13,11 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from latebloom.delay.find import Found, Where, find_attention, has_gate
-from latebloom.delay.gate import BuiltInGate, Gate, OutputGate
-from latebloom.delay.place import find_norm_after
-from latebloom.delay.policy import HOLDS, Delay, Hold, Stage, Switch, check_trigger, stage_at
+from latebloom.delay.find import Where, find_attention
+from latebloom.delay.gate import build_gates
+from latebloom.delay.policy import Delay, Hold, Stage, Switch, check_trigger, stage_at
 from latebloom.delay.triggers import Moment, Trigger, WhenBeyond
-from latebloom.errors import ConfigError, unknown
+from latebloom.errors import ConfigError
 
 _delayed_models: WeakSet[nn.Module] = WeakSet()
 
@@ -42,12 +41,8 @@ class DelayedAttention:
     ) -> None:
         if not isinstance(until, Trigger):
             raise ConfigError(f"until: {until!r} is not a trigger; write for example until=at_step(6_000)")
-        if hold not in HOLDS:
-            raise unknown("hold", hold, HOLDS)
         self.settings = Delay(until=until, hold=hold, ramp_steps=ramp_steps)
-        if steps is not None:
-            check_trigger(until, steps)
-        until.latest_step(steps)  # raises if the trigger needs the number of steps
+        check_trigger(until, steps)
         if isinstance(until, WhenBeyond) and measure is None:
             raise ConfigError(
                 "until: when_beyond needs `measure`, a function from a multiple of the training length to an accuracy"
@@ -60,7 +55,7 @@ class DelayedAttention:
         if model in _delayed_models:
             raise ConfigError(f"delay: this {type(model).__name__} has a delay already; call its remove() first")
         self.found = find_attention(model, where)
-        self.gates = _build_gates(model, self.found, example)
+        self.gates = build_gates(model, self.found.matched, example)
         self.model, self.steps, self.measure, self.automatic = model, steps, measure, automatic
         self.step, self.tokens = 0, 0
         self._switch = Switch()
@@ -68,17 +63,14 @@ class DelayedAttention:
         self._prepared = False
         self._ramp: Tensor | None = None
         self._parameters = {name: p for gate in self.gates for name, p in gate.parameters().items()}
-        self._optimizer = (
-            None if optimizer is None else getattr(optimizer, "optimizer", optimizer)
-        )  # Accelerate's wraps
-        self._handles: list[Any] = []
+        self._optimizer = getattr(optimizer, "optimizer", optimizer)  # of a wrapper, which may skip steps
+        self._attached: list[Any] = [*self.gates]
+        _delayed_models.add(model)
         try:
             self._attach()
         except ConfigError:
-            for gate in self.gates:
-                gate.remove()
+            self.remove()
             raise
-        _delayed_models.add(model)
         self._set_gates()
 
     @property
@@ -139,14 +131,11 @@ class DelayedAttention:
 
     def remove(self) -> None:
         """Restore the model and the optimizer; a second call does nothing."""
-        if self.model not in _delayed_models:
-            return
-        for gate in self.gates:
-            gate.remove()
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        _delayed_models.discard(self.model)
+        if self._attached:
+            for attached in self._attached:
+                attached.remove()
+            self._attached = []
+            _delayed_models.discard(self.model)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -183,9 +172,11 @@ class DelayedAttention:
             return
         # Gradients are dropped as soon as they are computed, so that clipping does not include them, and again before
         # the step, for gradients that are set in other ways.
-        self._handles = [p.register_post_accumulate_grad_hook(self._drop) for p in self._parameters.values()]
-        self._handles.append(optimizer.register_step_pre_hook(lambda *_: self.before_step()))
-        self._handles.append(optimizer.register_step_post_hook(lambda *_: self._after_optimizer()))
+        self._attached += [
+            *(parameter.register_post_accumulate_grad_hook(self._drop) for parameter in self._parameters.values()),
+            optimizer.register_step_pre_hook(lambda *_: self.before_step()),
+            optimizer.register_step_post_hook(lambda *_: self._after_optimizer()),
+        ]
 
     def _drop(self, parameter: Tensor) -> None:
         if self.attention_held:
@@ -227,52 +218,10 @@ class DelayedAttention:
     def __repr__(self) -> str:
         count = sum(parameter.numel() for parameter in self._parameters.values())
         hold = self.settings.hold
-        now = f"enabled at step {self.switch_step}" if not self.holding else f"held back ({hold})"
+        now = f"held back ({hold})" if self.holding else f"enabled at step {self.switch_step}"
         if hold == "none":
             now = "enabled from the start, for comparison"
         lines = [f"DelayedAttention({now}, until={self.settings.until}, {count:,} parameters)"]
         lines += [f"  attention  {gate}" for gate in self.gates]
         lines += [f"  not        {name}: {reason}" for name, reason in self.found.passed_over.items()]
         return "\n".join(lines)
-
-
-def _build_gates(model: nn.Module, found: Found, example: Mapping[str, Any] | None) -> list[Gate]:
-    """Return a gate for each attention module, at its output or after the norm behind it."""
-    gates: list[Gate] = []
-    afters: dict[str, Any] = {}
-    for name, module in found.matched.items():  # find all places before any forward is replaced
-        if has_gate(module):
-            continue
-        prefix, root, known = ("", model, example) if example is not None else _find_example(model, name)
-        if known is not None:
-            after = find_norm_after(root, name.removeprefix(prefix), module, known)
-            afters[name] = None if after is None else (prefix + after[0], after[1])
-    for name, module in found.matched.items():
-        owner = model.get_submodule(name.rpartition(".")[0])
-        if has_gate(module):
-            gates.append(BuiltInGate(name, module, owner))
-        else:
-            gates.append(OutputGate(name, module, owner, afters.get(name), checked=name in afters))
-    return gates
-
-
-def _find_example(model: nn.Module, name: str) -> tuple[str, nn.Module, dict[str, Any] | None]:
-    """Return the outermost module around an attention module that has an example input; the model may be wrapped."""
-    parts = name.split(".")
-    for depth in range(len(parts)):
-        root = model.get_submodule(".".join(parts[:depth]))
-        example = example_of(root)
-        if example is not None:
-            return "".join(f"{part}." for part in parts[:depth]), root, example
-    return "", model, None
-
-
-def example_of(model: nn.Module) -> dict[str, Any] | None:
-    """Return a tiny input for a Transformers language model; None for other models."""
-    config: Any = getattr(model, "config", None)
-    config = config.get_text_config() if hasattr(config, "get_text_config") else config  # for multimodal models
-    size = getattr(config, "vocab_size", None)
-    if not isinstance(size, int) or not hasattr(model, "get_input_embeddings"):
-        return None
-    device = next(model.parameters()).device
-    return {"input_ids": torch.arange(1, 6, device=device)[None] % size, "use_cache": False}

@@ -59,12 +59,11 @@ def stage_at(delay: Delay | None, step: int, switch_step: int | None) -> Stage:
     """Return the stage at step 0, 1, ...; `switch_step` is None until the switch."""
     if delay is None:
         return Stage()
-    trained_from_start = delay.hold == "none"
+    attention_since = 0 if delay.hold == "none" else switch_step
     if switch_step is None:
-        gate = 1.0 if delay.hold in ("freeze", "none") else 0.0
-        return Stage("delayed", gate, 0 if trained_from_start else None, delay.withhold)
+        return Stage("delayed", 1.0 if delay.hold in ("freeze", "none") else 0.0, attention_since, delay.withhold)
     gate = min(1.0, (step - switch_step + 1) / delay.ramp_steps) if delay.hold == "ramp" else 1.0
-    return Stage("full", gate, 0 if trained_from_start else switch_step)
+    return Stage("full", gate, attention_since)
 
 
 @dataclass
@@ -80,16 +79,15 @@ class Switch:
         if self.step is not None:
             return False
         self.reason = until.decide(moment, self.memory)
-        if self.reason is None:
-            return False
-        self.step = moment.step
-        return True
+        if self.reason is not None:
+            self.step = moment.step
+        return self.step is not None
 
 
-def check_trigger(until: Trigger, steps: int) -> None:
-    """Raise if the trigger would fire only after training has ended."""
+def check_trigger(until: Trigger, steps: int | None) -> None:
+    """Raise if the trigger would fire only after training has ended, or needs a number of steps that is not known."""
     latest = until.latest_step(steps)
-    if latest >= steps:
+    if steps is not None and latest >= steps:
         raise ConfigError(
             f"until: the switch at step {latest} is not before the last step {steps}; "
             f"choose a step from 1 to {steps - 1}"

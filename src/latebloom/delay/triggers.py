@@ -1,13 +1,18 @@
-"""Triggers, which end the delay. A trigger only has settings; the caller keeps its memory between steps."""
+"""Triggers, which end the delay. A trigger only has settings; the caller keeps its memory between steps.
+
+The setting that says the most may be given by position: `at_step(6_000)`, `when_beyond(0.9, latest=9_000)`.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
 
 from latebloom.components import Component
-from latebloom.errors import ConfigError, require
-from latebloom.fields import check_fields
+from latebloom.errors import ConfigError
+from latebloom.fields import Bound, Count, Positive, at_least
+
+Accuracy = Annotated[float, Bound(lambda value: 0 < value <= 1, "above 0 and at most 1")]
 
 
 @dataclass(frozen=True)
@@ -43,12 +48,8 @@ class AtStep(Trigger):
     """Switch after a number of steps."""
 
     name: Literal["at_step"] = "at_step"
-    step: int
+    step: Count = field(kw_only=False)
     """Optimizer steps without attention."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        require(self.step >= 1, "step", self.step, "1 or more")
 
     def decide(self, moment: Moment, memory: dict[str, Any]) -> str | None:
         return f"step {self.step} was reached" if moment.step >= self.step else None
@@ -62,12 +63,8 @@ class AtFraction(Trigger):
     """Switch after a share of all steps."""
 
     name: Literal["at_fraction"] = "at_fraction"
-    fraction: float
+    fraction: Annotated[float, Bound(lambda value: 0 < value < 1, "between 0 and 1")] = field(kw_only=False)
     """The share of the steps without attention, between 0 and 1."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        require(0 < self.fraction < 1, "fraction", self.fraction, "between 0 and 1")
 
     def decide(self, moment: Moment, memory: dict[str, Any]) -> str | None:
         if moment.step < self.latest_step(moment.steps):
@@ -80,29 +77,34 @@ class AtFraction(Trigger):
         return max(1, round(self.fraction * steps))
 
 
+class Awaiting(Trigger):
+    """Base of the triggers that await something, and switch at the latest step if it has not come."""
+
+    latest: Count
+
+    def latest_step(self, steps: int | None) -> int:
+        return self.latest
+
+    def at_latest(self, moment: Moment, awaited: str) -> str | None:
+        """Return the reason to switch at the latest step."""
+        return None if moment.step < self.latest else f"the latest step {self.latest} was reached before {awaited}"
+
+
 @dataclass(frozen=True, kw_only=True)
-class WhenBeyond(Trigger):
+class WhenBeyond(Awaiting):
     """Switch when state tracking holds beyond the training length, or at the latest step."""
 
     name: Literal["when_beyond"] = "when_beyond"
-    latest: int
+    latest: Count
     """Switch here even if the threshold was not reached."""
-    threshold: float = 0.95
+    threshold: Accuracy = field(default=0.95, kw_only=False)
     """The held-out accuracy of state tracking to reach."""
-    multiple: float = 3.0
+    multiple: Positive = 3.0
     """The length at which it is measured, in training lengths."""
-    checks: int = 2
+    checks: Count = 2
     """The number of checks in a row that must reach it."""
-    every: int = 100
+    every: Count = 100
     """Steps between checks."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        require(self.latest >= 1, "latest", self.latest, "1 or more")
-        require(0 < self.threshold <= 1, "threshold", self.threshold, "above 0 and at most 1")
-        require(self.multiple > 0, "multiple", self.multiple, "above 0")
-        require(self.checks >= 1, "checks", self.checks, "1 or more")
-        require(self.every >= 1, "every", self.every, "1 or more")
 
     def decide(self, moment: Moment, memory: dict[str, Any]) -> str | None:
         if moment.step % self.every == 0:
@@ -114,61 +116,44 @@ class WhenBeyond(Trigger):
                     f"state tracking at {self.multiple:g}x was at {accuracy:.3f}, "
                     f"for {self.checks} checks in a row at {self.threshold:g} or more"
                 )
-        return _latest(moment, self.latest, f"the threshold {self.threshold:g}")
-
-    def latest_step(self, steps: int | None) -> int:
-        return self.latest
+        return self.at_latest(moment, f"the threshold {self.threshold:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtTokens(Trigger):
+class AtTokens(Awaiting):
     """Switch after a number of tokens, or at the latest step."""
 
     configurable: ClassVar = False  # it needs `DelayedAttention.count_tokens`
 
     name: Literal["at_tokens"] = "at_tokens"
-    tokens: int
+    tokens: Count = field(kw_only=False)
     """Tokens without attention."""
-    latest: int
+    latest: Count
     """Switch here even if fewer tokens were seen."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        require(self.tokens >= 1, "tokens", self.tokens, "1 or more")
-        require(self.latest >= 1, "latest", self.latest, "1 or more")
 
     def decide(self, moment: Moment, memory: dict[str, Any]) -> str | None:
         if moment.tokens == 0:
             raise ConfigError("until: at_tokens has no tokens; call delay.count_tokens(tokens) for every batch")
         if moment.tokens >= self.tokens:
             return f"{moment.tokens} tokens were seen"
-        return _latest(moment, self.latest, f"{self.tokens} tokens")
-
-    def latest_step(self, steps: int | None) -> int:
-        return self.latest
+        return self.at_latest(moment, f"{self.tokens} tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhenPlateau(Trigger):
+class WhenPlateau(Awaiting):
     """Switch when a reported metric has stopped falling, or at the latest step."""
 
     configurable: ClassVar = False  # it needs `DelayedAttention.report`
 
     name: Literal["when_plateau"] = "when_plateau"
-    latest: int
+    latest: Count
     """Switch here even if the metric still falls."""
-    patience: int = 5
+    patience: Count = 5
     """The number of reports in a row without improvement."""
-    improvement: float = 1e-3
+    improvement: Annotated[float, at_least(0)] = 1e-3
     """The smallest improvement, as a share of the best value so far."""
     metric: str = "loss"
     """The name of the metric in a trainer's log."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        require(self.latest >= 1, "latest", self.latest, "1 or more")
-        require(self.patience >= 1, "patience", self.patience, "1 or more")
-        require(self.improvement >= 0, "improvement", self.improvement, "0 or more")
 
     def decide(self, moment: Moment, memory: dict[str, Any]) -> str | None:
         for value in moment.reports:
@@ -178,62 +163,26 @@ class WhenPlateau(Trigger):
             memory["without"] = 0 if improved else memory.get("without", 0) + 1
             if memory["without"] >= self.patience:
                 return f"{self.metric} did not improve on {memory['best']:.4g} in {self.patience} reports"
-        return _latest(moment, self.latest, "the plateau")
-
-    def latest_step(self, steps: int | None) -> int:
-        return self.latest
+        return self.at_latest(moment, "the plateau")
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhenTrue(Trigger):
+class WhenTrue(Awaiting):
     """Switch when a user-defined condition is met, or at the latest step."""
 
     configurable: ClassVar = False  # a function cannot be written to a file
 
     name: Literal["when"] = "when"
-    condition: Callable[[Moment], bool]
+    condition: Callable[[Moment], bool] = field(kw_only=False)
     """A function that is called after every step."""
-    latest: int
+    latest: Count
     """Switch here even if the condition was not met."""
 
     def decide(self, moment: Moment, memory: dict[str, Any]) -> str | None:
         if self.condition(moment):
             return "the condition was met"
-        return _latest(moment, self.latest, "the condition")
-
-    def latest_step(self, steps: int | None) -> int:
-        return self.latest
+        return self.at_latest(moment, "the condition")
 
 
-def _latest(moment: Moment, latest: int, awaited: str) -> str | None:
-    return f"the latest step {latest} was reached before {awaited}" if moment.step >= latest else None
-
-
-def at_step(step: int) -> AtStep:
-    """Enable attention after this many steps."""
-    return AtStep(step=step)
-
-
-def at_fraction(fraction: float) -> AtFraction:
-    """Enable attention after this share of all steps."""
-    return AtFraction(fraction=fraction)
-
-
-def when_beyond(threshold: float = 0.95, *, latest: int, **settings: Any) -> WhenBeyond:
-    """Enable attention when state tracking beyond the training length is this accurate, or at the latest step."""
-    return WhenBeyond(threshold=threshold, latest=latest, **settings)
-
-
-def at_tokens(tokens: int, *, latest: int) -> AtTokens:
-    """Enable attention after this many tokens, counted by `delay.count_tokens(tokens)`, or at the latest step."""
-    return AtTokens(tokens=tokens, latest=latest)
-
-
-def when_plateau(*, latest: int, **settings: Any) -> WhenPlateau:
-    """Enable attention when the metric given to `delay.report(value)` stops falling, or at the latest step."""
-    return WhenPlateau(latest=latest, **settings)
-
-
-def when(condition: Callable[[Moment], bool], *, latest: int) -> WhenTrue:
-    """Enable attention when a function of the `Moment` returns True, or at the latest step."""
-    return WhenTrue(condition=condition, latest=latest)
+at_step, at_fraction, at_tokens = AtStep, AtFraction, AtTokens
+when_beyond, when_plateau, when = WhenBeyond, WhenPlateau, WhenTrue

@@ -28,23 +28,17 @@ class DelayCallback:
         example: Mapping[str, Any] | None = None,
     ) -> None:
         self.until = until
-        self._settings: dict[str, Any] = {
-            "hold": hold,
-            "ramp_steps": ramp_steps,
-            "where": where,
-            "measure": measure,
-            "example": example,
-        }
+        self._settings: dict[str, Any] = {"until": until, "hold": hold, "ramp_steps": ramp_steps}
+        self._settings |= {"where": where, "measure": measure, "example": example}
         self.delay: DelayedAttention | None = None
-        self._attached = False
 
     def _begin(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int | None, state: dict[str, Any] | None
     ) -> None:
         """Hold attention back, or continue from a state."""
-        self._detach()  # in case an earlier training was interrupted
-        self.delay = DelayedAttention(model, optimizer, until=self.until, steps=steps, **self._settings)
-        self._attached = True
+        if self.delay is not None:
+            self.delay.remove()  # in case an earlier training was interrupted
+        self.delay = DelayedAttention(model, optimizer, steps=steps, **self._settings)
         if state is not None:
             self.delay.load_state_dict(state)
 
@@ -57,17 +51,10 @@ class DelayCallback:
 
     def _end(self) -> None:
         """Restore the model, or warn if attention is still left out."""
-        if self.delay is None:
-            return
-        if not self.delay.attention_held:
-            self._detach()
-            return
-        warnings.warn(
-            "delay: training ended before attention was enabled; it is still left out and was never trained",
-            stacklevel=3,
-        )
-
-    def _detach(self) -> None:
-        if self.delay is not None and self._attached:
+        if self.delay is not None and not self.delay.attention_held:
             self.delay.remove()
-        self._attached = False
+        elif self.delay is not None:
+            warnings.warn(
+                "delay: training ended before attention was enabled; it is still left out and was never trained",
+                stacklevel=3,
+            )

@@ -15,9 +15,8 @@ from torch import nn
 from latebloom.config import load_config
 from latebloom.engine.checkpoint import latest_checkpoint, load_checkpoint
 from latebloom.engine.folder import RunFolder, enclosing_run
-from latebloom.errors import ConfigError, unknown
-from latebloom.models import SequenceModel
-from latebloom.models.sharing import read_model_settings
+from latebloom.errors import ConfigError, first_line, unknown
+from latebloom.models.sequence_model import SequenceModel, read_model_settings
 
 LARGEST = 2_000_000_000
 """Models with more parameters than this are inspected without their weights."""
@@ -40,7 +39,7 @@ def load_model(path: str | Path) -> tuple[nn.Module, str]:
         data = json.loads(file.read_text())
     except (OSError, ValueError) as error:
         hint = "" if path.is_dir() else "; give a folder or a config.json"
-        raise ConfigError(f"inspect: {file} cannot be read as JSON ({_first_line(error)}){hint}") from None
+        raise ConfigError(f"inspect: {file} cannot be read as JSON ({first_line(error)}){hint}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"inspect: {file} is not the configuration of a model; it holds no settings by name")
     folder = path if path.is_dir() else None
@@ -127,10 +126,5 @@ def _transformers_model(data: dict[str, Any], file: Path, folder: Path | None) -
     except Exception as error:  # a wrong configuration may raise anything
         raise ConfigError(
             f"inspect: Transformers cannot build a {data['model_type']} from {file.parent} "
-            f"({type(error).__name__}: {_first_line(error)})"
+            f"({type(error).__name__}: {first_line(error)})"
         ) from None
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

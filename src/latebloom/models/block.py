@@ -51,15 +51,7 @@ def build_part(letter: str, settings: Model) -> Residual:
         recurrence = settings.recurrence
         return Residual(PARTS[letter], width, recurrence.build(width), recurrence.stacking)
     if letter == "a":
-        body = SelfAttention(
-            width,
-            attention.heads,
-            positions=attention.positions,
-            scores=attention.scores,
-            look_back=attention.look_back,
-            zero_output=attention.zero_output,
-        )
-        return Residual(PARTS[letter], width, body, attention.positions.stacking)
+        return Residual(PARTS[letter], width, SelfAttention(width, **vars(attention)), attention.positions.stacking)
     return Residual(PARTS[letter], width, MLP(width, 4 * width))
 
 

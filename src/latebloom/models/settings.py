@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from latebloom.errors import ConfigError, require, unknown
-from latebloom.fields import check_fields
+from latebloom.errors import ConfigError, unknown
+from latebloom.fields import Count, check_fields
 from latebloom.layers.attention import NoPositions, Positions, Scores, Softmax
 from latebloom.layers.lstm import LSTM
 from latebloom.layers.recurrence import Recurrence
@@ -16,7 +16,7 @@ PARTS = {"r": "recurrence", "a": "attention", "m": "MLP"}
 class Attention:
     """Settings of attention."""
 
-    heads: int = 4
+    heads: Count = 4
     """Number of heads; it divides the width."""
     positions: Positions = field(default_factory=NoPositions)
     """How attention knows the order of tokens; a hybrid needs none, because the recurrence knows it."""
@@ -29,7 +29,6 @@ class Attention:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(self.heads >= 1, "heads", self.heads, "1 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +37,9 @@ class Model:
 
     layout: str = "ram"
     """The parts of a block in order: r recurrence, a attention, m MLP. ram: hybrid, rm: LSTM, am: Transformer."""
-    width: int = 128
+    width: Count = 128
     """The width of the residual stream."""
-    blocks: int = 4
+    blocks: Count = 4
     """Number of blocks."""
     recurrence: Recurrence = field(default_factory=LSTM)
     """The recurrence at r."""
@@ -49,8 +48,6 @@ class Model:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(self.width >= 1, "width", self.width, "1 or more")
-        require(self.blocks >= 1, "blocks", self.blocks, "1 or more")
         if not self.layout or any(letter not in PARTS for letter in self.layout):
             parts = ", ".join(f"{letter} ({part})" for letter, part in PARTS.items())
             raise ConfigError(
@@ -78,16 +75,11 @@ class Model:
         return "a" in self.layout
 
     @property
-    def parts(self) -> list[Recurrence | Positions | Scores]:
-        """The components that the model is built from."""
-        recurrence = [self.recurrence] if self.is_recurrent else []
-        attention = [self.attention.positions, self.attention.scores] if self.has_attention else []
-        return [*recurrence, *attention]
-
-    @property
     def can_be_stacked(self) -> bool:
         """Whether many such models can be trained as one program."""
-        return all(part.stacking != "none" for part in self.parts)
+        used = [self.recurrence] if self.is_recurrent else []
+        used += [self.attention.positions, self.attention.scores] if self.has_attention else []
+        return all(component.stacking != "none" for component in used)
 
 
 def _check(field: str, component: Any, *sizes: int) -> None:
@@ -115,16 +107,13 @@ def transformer(**settings: Any) -> Model:
 def _model(layout: str, settings: dict[str, Any]) -> Model:
     """Sort settings into those of the model and those of its attention, as in `hybrid(width=64, look_back=True)`."""
     of_attention = {f.name for f in fields(Attention)}
-    of_model = {f.name for f in fields(Model)} - {"layout", "attention"}
+    choices = of_attention | {f.name for f in fields(Model)} - {"layout", "attention"}
     for name in settings:
-        if name not in of_attention | of_model:
-            raise unknown("setting", name, sorted(of_attention | of_model))
-    attention = Attention(**{name: value for name, value in settings.items() if name in of_attention})
-    return Model(
-        layout=layout,
-        attention=attention,
-        **{name: value for name, value in settings.items() if name in of_model},
-    )
+        if name not in choices:
+            raise unknown("setting", name, sorted(choices))
+    attention = {name: value for name, value in settings.items() if name in of_attention}
+    rest = {name: value for name, value in settings.items() if name not in of_attention}
+    return Model(layout=layout, attention=Attention(**attention), **rest)
 
 
 MODELS = {"hybrid": hybrid, "lstm": lstm, "transformer": transformer}

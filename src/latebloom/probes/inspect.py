@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from latebloom.delay.find import Where, class_name, find_attention, has_gate, survey
-from latebloom.delay.hooks import example_of
+from latebloom.delay.find import Where, class_name, example_of, find_attention, has_gate, survey
 from latebloom.delay.place import find_norm_after
 from latebloom.errors import ConfigError
 from latebloom.probes.grouping import joined_paths, pattern

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from latebloom.errors import require
-from latebloom.fields import check_fields
+from latebloom.fields import at_least
 from latebloom.tasks.pieces import ORDER, Vocabulary, constant, draw_digits, draw_pairs, running
 from latebloom.tasks.random import words
 from latebloom.tasks.task import Batch, Supervision, Task
@@ -30,22 +29,16 @@ class Composite(Task):
     shortest: ClassVar = 2
 
     name: Literal["composite"] = "composite"
-    modulus: int = 10
+    modulus: Annotated[int, at_least(2)] = 10
     """Digits are 0 to m-1, and so is their sum."""
-    keys: int = 256
+    keys: Annotated[int, at_least(2)] = 256
     """Number of keys; a sequence of length L has floor(L/2) of them."""
-    values: int = 64
+    values: Annotated[int, at_least(2)] = 64
     """Number of values; several keys may have the same value."""
     order: Literal["digits-first", "pairs-first", "interleaved"] = "digits-first"
     """The order of digits and pairs; interleaved is random, with each pair kept together."""
     supervision: Supervision = "aligned"
     """Supervise the running sum at every digit as well (aligned), or the two answers alone (outcome)."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        require(self.modulus >= 2, "modulus", self.modulus, "2 or more")
-        require(self.keys >= 2, "keys", self.keys, "2 or more")
-        require(self.values >= 2, "values", self.values, "2 or more")
 
     @cached_property
     def vocabulary(self) -> Vocabulary:

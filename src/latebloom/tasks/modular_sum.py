@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from latebloom.errors import require
-from latebloom.fields import check_fields
+from latebloom.fields import at_least
 from latebloom.tasks.pieces import Vocabulary, constant, draw_digits, running
 from latebloom.tasks.task import Batch, Supervision, Task
 
@@ -26,14 +25,10 @@ class ModularSum(Task):
     state_answer: ClassVar = "sum"
 
     name: Literal["modular_sum"] = "modular_sum"
-    modulus: int = 10
+    modulus: Annotated[int, at_least(2)] = 10
     """Digits are 0 to m-1, and so is their sum."""
     supervision: Supervision = "aligned"
     """Supervise the running sum at every digit as well (aligned), or the answer alone (outcome)."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        require(self.modulus >= 2, "modulus", self.modulus, "2 or more")
 
     @cached_property
     def vocabulary(self) -> Vocabulary:

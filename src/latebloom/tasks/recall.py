@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from latebloom.errors import require
-from latebloom.fields import check_fields
+from latebloom.fields import at_least
 from latebloom.tasks.pieces import Vocabulary, constant, draw_pairs
 from latebloom.tasks.task import Batch, Task
 
@@ -24,15 +23,10 @@ class Recall(Task):
     answers: ClassVar = ("recall",)
 
     name: Literal["recall"] = "recall"
-    keys: int = 512
+    keys: Annotated[int, at_least(2)] = 512
     """Number of keys; a sequence of length L has L of them."""
-    values: int = 64
+    values: Annotated[int, at_least(2)] = 64
     """Number of values; several keys may have the same value."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        require(self.keys >= 2, "keys", self.keys, "2 or more")
-        require(self.values >= 2, "values", self.values, "2 or more")
 
     @cached_property
     def vocabulary(self) -> Vocabulary:

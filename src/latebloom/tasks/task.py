@@ -9,6 +9,8 @@ Shapes: B sequences, T tokens, A supervised positions, L items (the length).
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import prod
 from typing import ClassVar, Literal
 
 import torch
@@ -48,12 +50,8 @@ class Batch:
         kept = {name: columns for name, columns in self.columns.items() if name not in set(names)}
         if len(kept) == len(self.columns):
             return self
-        columns: dict[str, slice] = {}
-        first = 0
-        for name, old in kept.items():
-            count = old.stop - old.start
-            columns[name] = slice(first, first + count)
-            first += count
+        edges = pairwise(accumulate((old.stop - old.start for old in kept.values()), initial=0))
+        columns = {name: slice(*edge) for name, edge in zip(kept, edges, strict=True)}
         positions = torch.cat([self.positions[:, old] for old in kept.values()], dim=1)
         targets = torch.cat([self.targets[:, old] for old in kept.values()], dim=1)
         return Batch(self.tokens, positions, targets, columns)
@@ -117,10 +115,7 @@ class Task(Component, ABC):
     @property
     def chance_all(self) -> float:
         """The accuracy of guessing every answer of a sequence."""
-        product = 1.0
-        for level in self.chance.values():
-            product *= level
-        return product
+        return prod(self.chance.values())
 
     def check_length(self, length: int, field: str = "length") -> None:
         """Raise a ConfigError unless the vocabulary allows sequences of this length."""

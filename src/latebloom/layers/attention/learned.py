@@ -9,7 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from latebloom.errors import ConfigError, require
+from latebloom.errors import ConfigError
+from latebloom.fields import Count
 from latebloom.layers.attention.positions import PositionLayer, Positions
 
 
@@ -18,12 +19,8 @@ class Learned(Positions):
     """A learned vector for every position, up to a fixed number of tokens."""
 
     name: Literal["learned"] = "learned"
-    context: int = 1024
+    context: Count = 1024
     """The largest number of tokens."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.context >= 1, "context", self.context, "1 or more")
 
     @property
     def max_tokens(self) -> int:

@@ -9,7 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from latebloom.errors import ConfigError, require
+from latebloom.errors import ConfigError
+from latebloom.fields import Positive
 from latebloom.layers.attention.positions import PositionLayer, Positions
 
 
@@ -18,12 +19,8 @@ class Rotary(Positions):
     """RoPE: queries and keys are rotated by their position, so that their product depends on the distance."""
 
     name: Literal["rotary"] = "rotary"
-    base: float = 10_000.0
+    base: Positive = 10_000.0
     """The wavelength of the slowest rotation is 2 pi times this."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.base > 0, "base", self.base, "above 0")
 
     def build(self, width: int, heads: int) -> "RotaryLayer":
         return RotaryLayer(width // heads, self.base)

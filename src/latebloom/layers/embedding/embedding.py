@@ -57,8 +57,5 @@ class _FixedOrder(torch.autograd.Function):
 class Embedding(nn.Embedding):
     """Embedding. (...) -> (..., D)"""
 
-    def __init__(self, rows: int, width: int) -> None:
-        super().__init__(rows, width)
-
     def forward(self, input: Tensor) -> Tensor:
         return embed(input, self.weight)

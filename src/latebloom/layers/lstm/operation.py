@@ -47,10 +47,18 @@ def lstm_loop(x: Tensor, weights: Weights, hidden: Tensor, cell: Tensor, noise: 
     return torch.stack(outputs, dim=-2), hidden, cell
 
 
+def lstm(x: Tensor, weights: Weights, hidden: Tensor, cell: Tensor, noise: Tensor | None = None) -> Outcome:
+    """Compute what `lstm_loop` computes: with oneDNN or cuDNN for one model without noise, and with the fused kernel
+    for stacked models on a GPU and for one model with noise."""
+    return _lstm(x, *weights, hidden, cell, noise)
+
+
 def _single(x: Tensor, *rest: Any) -> Outcome:
     *weights, hidden, cell, noise = rest
     if noise is None:
-        return _library(x, weights, hidden, cell)
+        train = torch.is_grad_enabled()
+        outputs, hidden, cell = torch.lstm(x, (hidden[None], cell[None]), weights, True, 1, 0.0, train, False, True)
+        return outputs, hidden[0], cell[0]
     if uses_fused_kernel(x):  # the library has no noise, so one model is computed as a stack of one
         # The axis is added after the sum. With a view of each bias, autograd would give both gradients the same
         # memory, and clipping gradients in place would scale it twice.
@@ -61,35 +69,18 @@ def _single(x: Tensor, *rest: Any) -> Outcome:
     return lstm_loop(x, Weights(*weights), hidden, cell, noise)
 
 
-def _library(x: Tensor, weights: list[Tensor], hidden: Tensor, cell: Tensor) -> Outcome:
-    outputs, hidden, cell = torch.lstm(
-        x, (hidden[None], cell[None]), weights, True, 1, 0.0, torch.is_grad_enabled(), False, True
-    )
-    return outputs, hidden[0], cell[0]
-
-
 def _stacked(x: Tensor, *rest: Any) -> Outcome:
+    """Compute `lstm` for S models: x (S, B, T, D), weights with an axis S, states (S, B, D)."""
     *weights, hidden, cell, noise = rest
-    return stacked_lstm(x, Weights(*weights), hidden, cell, noise)
-
-
-_lstm = stackable(_single, _stacked)
-
-
-def lstm(x: Tensor, weights: Weights, hidden: Tensor, cell: Tensor, noise: Tensor | None = None) -> Outcome:
-    """Compute what `lstm_loop` computes: with oneDNN or cuDNN for one model without noise, and with the fused kernel
-    for stacked models on a GPU and for one model with noise."""
-    return _lstm(x, *weights, hidden, cell, noise)
-
-
-def stacked_lstm(x: Tensor, weights: Weights, hidden: Tensor, cell: Tensor, noise: Tensor | None = None) -> Outcome:
-    """`lstm` for S models: x (S, B, T, D), weights with an axis S, states (S, B, D)."""
     if uses_fused_kernel(x):
-        return fused_lstm(x, weights, hidden, cell, noise)
+        return fused_lstm(x, Weights(*weights), hidden, cell, noise)
     noises = [None] * len(x) if noise is None else noise
     each = [_single(*parts) for parts in zip(x, *weights, hidden, cell, noises, strict=True)]
     outputs, hiddens, cells = zip(*each, strict=True)
     return torch.stack(outputs), torch.stack(hiddens), torch.stack(cells)
+
+
+_lstm = stackable(_single, _stacked)
 
 
 def uses_fused_kernel(x: Tensor) -> bool:
@@ -102,7 +93,7 @@ MAX_WIDTH = 256
 
 
 def fused_lstm(x: Tensor, weights: Weights, hidden: Tensor, cell: Tensor, noise: Tensor | None = None) -> Outcome:
-    """Compute `stacked_lstm` with the Triton kernels: one launch for all models and tokens, in each direction."""
+    """Compute `lstm` for S models with the Triton kernels: one launch for all models and tokens, in each direction."""
     bias = weights.input_bias + weights.hidden_bias
     outputs, cells = _Fused.apply(x, weights.input, weights.hidden, bias, hidden, cell, noise)
     return outputs, outputs[:, :, -1], cells[:, :, -1]

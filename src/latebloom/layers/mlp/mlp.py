@@ -16,10 +16,6 @@ MAX_WIDTH = 64
 """Up to this width the fused MLP is faster: it leaves room on the chip for several programs."""
 
 
-def _linear_library(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return F.linear(x, weight, bias)
-
-
 def stacked_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """x (S, ..., K), weight (S, M, K), bias (S, M) -> (S, ..., M)."""
     rows = x.flatten(1, -2)
@@ -30,7 +26,7 @@ def stacked_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return y.view(*x.shape[:-1], weight.shape[1])
 
 
-linear = stackable(_linear_library, stacked_linear)
+linear = stackable(F.linear, stacked_linear)
 """x (..., K), weight (M, K), bias (M,) -> (..., M)."""
 
 
@@ -93,7 +89,7 @@ class Linear(nn.Linear):
     """Linear map. (..., K) -> (..., M)"""
 
     def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input) if self.bias is None else linear(input, self.weight, self.bias)
+        return linear(input, self.weight, self.bias)
 
 
 class MLP(nn.Sequential):
