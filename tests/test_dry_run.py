@@ -145,8 +145,10 @@ def test_the_estimate_adds_up_steps_and_tests(tiny, tmp_path, monkeypatch):
     assert Estimator(CPU).seconds({"": late}, tmp_path) == pytest.approx(18 * 1 + 6 * 10, abs=0.1)
     joint = replace(tiny, delay=None)
     runs = {"a": tiny, "b": joint, "c": joint}
-    assert Estimator(CPU, workers=2).seconds(runs, tmp_path) == pytest.approx((132 + 2 * 240) / 2, abs=0.1)
-    assert Estimator(CPU, workers=9).seconds(runs, tmp_path) == pytest.approx(240, abs=0.1)
+    monkeypatch.setattr("latebloom.estimate.START_FIRST_WORKER", 3.0)  # once, and each run starts a process
+    monkeypatch.setattr("latebloom.estimate.START_WORKER", 2.0)
+    assert Estimator(CPU, workers=2).seconds(runs, tmp_path) == pytest.approx(3 + (138 + 2 * 240) / 2, abs=0.1)
+    assert Estimator(CPU, workers=9).seconds(runs, tmp_path) == pytest.approx(3 + 242, abs=0.1)
     save_checkpoint(tmp_path / "a" / "checkpoints", {}, {"step": 14}, tiny.hash)
     assert Estimator(CPU).seconds({"a": tiny}, tmp_path) == pytest.approx(10 * 10, abs=0.1)
 

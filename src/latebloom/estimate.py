@@ -27,6 +27,9 @@ SHORTEST = 0.3
 TEST_SEQUENCES = 64
 """Sequences per length in the measurement of a test on a CPU."""
 
+START_FIRST_WORKER, START_WORKER = 4.5, 0.3
+"""Seconds until the first process of many runs has imported torch, and until a later one trains."""
+
 
 def step_reached(folder: Path) -> int:
     """Return the step of the newest checkpoint of a run, or 0."""
@@ -75,7 +78,12 @@ class Estimator:
         kinds = {_kind(configs, holding) for configs, _ in programs for holding in (False, True)}
         self._budget = max(SHORTEST, 2 * SECONDS / max(2, len(kinds)))
         each = [self._program(configs, done) for configs, done in programs]
-        return sum(each) if self.device.type == "cuda" else max([sum(each) / (self.workers or 1), *each])
+        if self.device.type == "cuda":
+            return sum(each)
+        if self.workers is None:
+            return max(each)
+        each = [seconds + START_WORKER for seconds in each]
+        return START_FIRST_WORKER + max(sum(each) / self.workers, *each)
 
     def _program(self, configs: list[RunConfig], done: int) -> float:
         """Return the seconds of runs that are trained as one program, from step `done` on."""

@@ -35,7 +35,7 @@ def evaluate_run(
     console = notes if to_stdout else Console()
     print_table(console, run_table(evaluation))
     say(console, describe(evaluation))
-    numbers = evaluation.to_json()
+    numbers = {"step": trained.result.get("steps", trained.config.training.steps)} | evaluation.to_json()
     if to_stdout:
         print(json.dumps(numbers, indent=2))
         return

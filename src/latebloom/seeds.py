@@ -17,11 +17,13 @@ from latebloom.report.terminal import say
 from latebloom.studies.plan import Arm, Plan
 from latebloom.study import train_plan
 
+TITLE = "seeds"
+
 
 def train_seeds(config: RunConfig, count: int, out: Path, *, device: str | None = None) -> dict[str, TrainedRun]:
     """Train `count` runs with consecutive seeds from the configuration's on, each in `out/seed-N`."""
     require(1 <= count <= 100_000, "seeds", count, "from 1 to 100000")
-    trained = train_arms("seeds", {"": config}, range(config.seed, config.seed + count), out, device=device)
+    trained = train_arms(TITLE, {"": config}, range(config.seed, config.seed + count), out, device=device)
     trained = {name.lstrip("/"): run for name, run in trained.items()}
     console = Console()
     (section,) = read_sections([out])
@@ -32,6 +34,15 @@ def train_seeds(config: RunConfig, count: int, out: Path, *, device: str | None 
     write_json(out / "summary.json", {"config": config.to_json(), "runs": runs})
     say(console, f"A folder for each run: {out}   Numbers: {out / 'summary.json'}")
     return trained
+
+
+def begun_seeds(out: Path) -> tuple[RunConfig, int] | None:
+    """Return the configuration and the number of seeds of the `train --seeds` that has begun in a folder, or None."""
+    runs, file = RunFolder(out).runs_below(), out / "study.json"
+    about = RunFolder(out).read_json(file) if runs and file.exists() else {}
+    if about.get("study") != TITLE:
+        return None
+    return replace(RunFolder(runs[0]).read_config(), seed=min(about["seeds"])), len(about["seeds"])
 
 
 def train_arms(

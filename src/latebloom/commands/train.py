@@ -15,7 +15,7 @@ def add_arguments(parser: Parser) -> None:
     add_overrides(parser, "training.steps=500 or delay=null")
     parser.add_argument("--recipe", metavar="NAME", help="start from a named recipe; `latebloom list` shows them")
     parser.add_argument("--config", type=Path, metavar="FILE", help="start from a JSON file; - for standard input")
-    add_out(parser, "folder of the run (default: runs/NAME-HASH); given alone, the run in it continues")
+    add_out(parser, "folder of the run (default: runs/NAME-HASH); given alone, what is in it continues")
     parser.add_argument("--seed", type=integer, metavar="N", help="seed of weights and data, instead of the recipe's")
     parser.add_argument(
         "--seeds",
@@ -69,6 +69,7 @@ def _choose_config(options: Namespace) -> "tuple[RunConfig, str]":
     from latebloom.config import load_config
     from latebloom.engine.folder import RunFolder
     from latebloom.recipes import recipe
+    from latebloom.seeds import begun_seeds
 
     if options.recipe is not None and options.config is not None:
         raise ConfigError(f"--recipe {options.recipe} and --config {options.config} exclude each other; give one")
@@ -77,6 +78,9 @@ def _choose_config(options: Namespace) -> "tuple[RunConfig, str]":
     if options.config is not None:
         return load_config(options.config), "run" if str(options.config) == "-" else options.config.stem
     if options.out is not None and options.out.exists():
+        if options.seeds is None and (begun := begun_seeds(options.out)):
+            config, options.seeds = begun
+            return config, options.out.name
         return RunFolder(options.out).read_config(), options.out.name
     absent = "" if options.out is None else f"; there is no {options.out}"
     raise ConfigError(f"train: give --recipe NAME or --config FILE, or --out FOLDER of a run to continue{absent}")

@@ -21,7 +21,10 @@ def describe(evaluation: Evaluation) -> str:
         falls = f"{evaluation.accuracy(cliff):.0%} at {cliff}"
     else:
         falls = "none" if evaluation.cliff_tested else "not tested; it needs the training length and one up to twice it"
-    return f"reach: {evaluation.reach:.3g}x (length {held}{longest})   cliff: {falls}"
+    reach = f"{evaluation.reach:.3g}x (length {held}{longest})"
+    if not held:
+        reach = f"none (below {HOLDS_AT:.0%} at length {evaluation.lengths[0]}, the shortest tested)"
+    return f"reach: {reach}   cliff: {falls}"
 
 
 def describe_switch(step: int, reason: str, *, hold: str, untrained: bool, withheld: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
 """The runs to report on: from results files, folders of studies, and folders of runs."""
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,12 +36,26 @@ def gather(paths: Sequence[Path]) -> list[RunRecord]:
                 f"results: {path} is not the folder of a study; name the files in it to report on, such as "
                 f"{files_there[0]}"
             )
+        elif (path / "study.json").exists():
+            raise ResultsError(_describe_begun(path))
         else:
             raise ResultsError(
                 f"results: {path} holds neither results nor runs; give a results file, the folder of a study or of a "
                 "run, or a folder that contains folders of runs"
             )
     return read_results(files) + _single(folders)
+
+
+def _describe_begun(study: Path) -> str:
+    """Return what there is of a study that was killed before it wrote results, and the command that continues it."""
+    runs = [file.parent for file in sorted(study.rglob("seed-*/config.json"))]
+    finished = sum(RunFolder(run).is_finished for run in runs)
+    found = f"results: {study} is a study without results yet: {len(runs)} runs began and {finished} finished"
+    for file in (run / "environment.json" for run in runs):
+        words = RunFolder(file.parent).read_json(file, "command")["command"][1:] if file.exists() else []
+        if words[:1] in (["study"], ["demo"], ["train"]):  # in a script or on a cluster the words are other ones
+            return f"{found}; continue with: latebloom {shlex.join(words)}"
+    return f"{found}; continue with the command that began it"
 
 
 def _single(folders: Sequence[Path]) -> list[RunRecord]:
