@@ -9,7 +9,7 @@ import pytest
 from latebloom import run
 from latebloom.cli import main
 from latebloom.errors import CheckpointError
-from latebloom.seeds import train_seeds
+from latebloom.study import train_seeds
 
 
 @pytest.fixture

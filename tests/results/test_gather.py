@@ -120,9 +120,10 @@ def test_a_study_that_was_killed_before_its_first_result_is_described(quick, tmp
     monkeypatch.setattr("sys.argv", ["latebloom", "study", "my study.py"])
 
     def killed(configs, folder):
-        for name, config in list(configs.items())[:2]:
-            run(config, folder / name, device="cpu")
-        (folder / name / "result.json").unlink()
+        finished, interrupted, _ = configs
+        for name in (finished, interrupted):
+            run(configs[name], folder / name, device="cpu")
+        (folder / interrupted / "result.json").unlink()
         raise SystemExit
 
     with pytest.raises(SystemExit):

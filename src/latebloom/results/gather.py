@@ -75,15 +75,11 @@ def _single(folders: Sequence[Path]) -> list[RunRecord]:
     if not arms:
         return []
     # An arm is named after its folder, from where the folders of the arms differ.
-    places = [_place(runs, configs) for runs in arms.values()]
-    above = os.path.commonpath([place.parent for place in places])
-    names = {
-        run: place.relative_to(above).as_posix()
-        for runs, place in zip(arms.values(), places, strict=True)
-        for run in runs
-    }
+    places = {run: place for runs in arms.values() for place in [_place(runs, configs)] for run in runs}
+    above = os.path.commonpath([place.parent for place in places.values()])
     return [
-        collect(StudyRun(ALONE, config.task.name, names[folder], config, folder)) for folder, config in configs.items()
+        collect(StudyRun(ALONE, config.task.name, places[run].relative_to(above).as_posix(), config, run))
+        for run, config in configs.items()
     ]
 
 
