@@ -27,8 +27,8 @@ from latebloom.tasks import Composite
 TITLE = "Trained short, tested long: joint training and delayed attention"
 
 
-def run_demo(out: Path, *, seed: int = 0, device: str | None = None, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Train both arms, show the result, and write figures and numbers into the folder; return the summary."""
+def run_demo(out: Path, *, seed: int, device: str | None, overrides: Sequence[str]) -> None:
+    """Train both arms, show the result, and write figures and numbers into the folder."""
     configs = demo_configs(seed, overrides)
     _check(configs, out)
     console = Console()
@@ -41,8 +41,7 @@ def run_demo(out: Path, *, seed: int = 0, device: str | None = None, overrides: 
     runs = {name.partition("/")[0]: run for name, run in trained.items()}
     evaluations = {name: run.evaluation for name, run in runs.items()}
     seen = compare(evaluations["joint"], evaluations["dat"], runs["dat"].switch_step)
-    summary = {"runs": [summarize(name, run) for name, run in runs.items()], "seen": seen}
-    write_json(out / "summary.json", summary)
+    write_json(out / "summary.json", {"runs": [summarize(name, run) for name, run in runs.items()], "seen": seen})
     for form in ("png", "svg"):
         plot(evaluations, out / f"accuracy.{form}")
     sections = read_sections([out])
@@ -51,7 +50,6 @@ def run_demo(out: Path, *, seed: int = 0, device: str | None = None, overrides: 
     print_table(console, sections[0].every_length)
     say(console, f"\n{seen}\n")
     say(console, f"Page: {out / 'index.html'}   Picture: {out / 'accuracy.png'}   Numbers: {out / 'summary.json'}")
-    return summary
 
 
 def demo_configs(seed: int, overrides: Sequence[str] = ()) -> dict[str, RunConfig]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from statistics import mean
 from typing import Any
 
@@ -17,12 +18,8 @@ HOLDS_AT = 0.9
 
 def held_length(counts: Sequence[Count]) -> int:
     """Return the longest tested length up to which every tested length holds; 0 if the shortest does not."""
-    held = 0
-    for count in sorted(counts, key=lambda count: count.length):
-        if count.accuracy < HOLDS_AT:
-            break
-        held = count.length
-    return held
+    by_length = sorted(counts, key=lambda count: count.length)
+    return max((count.length for count in takewhile(lambda count: count.accuracy >= HOLDS_AT, by_length)), default=0)
 
 
 @dataclass(frozen=True)

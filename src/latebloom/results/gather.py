@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,16 +91,9 @@ def _without_seed(config: RunConfig) -> str:
 
 def _place(runs: list[Path], configs: dict[Path, RunConfig]) -> Path:
     """Return the folder of an arm: the parent of its runs if it contains no run of another arm, or else the first."""
-    parent, arm = runs[0].parent, _without_seed(configs[runs[0]])
-    if len(runs) == 1 or any(run.parent != parent for run in runs):
-        return runs[0]
-    if parent in configs and parent not in runs:
-        return runs[0]
-    for folder in RunFolder(parent).runs_below():
-        try:
-            other = _without_seed(RunFolder(folder).read_config())
-        except LatebloomError:  # a run that this version cannot read
-            return runs[0]
-        if other != arm:
-            return runs[0]
-    return parent
+    parent = runs[0].parent
+    if len(runs) > 1 and all(run.parent == parent for run in runs) and parent not in configs:
+        with suppress(LatebloomError):  # a run that this version cannot read
+            if len({_without_seed(RunFolder(run).read_config()) for run in RunFolder(parent).runs_below()}) == 1:
+                return parent
+    return runs[0]
