@@ -16,7 +16,7 @@ from latebloom.engine.folder import RunFolder
 from latebloom.engine.process_state import preserve_torch_state
 from latebloom.engine.settings import Phase
 from latebloom.errors import require
-from latebloom.estimate import START_FIRST_WORKER, Estimator, format_duration, step_reached
+from latebloom.estimate import START_FIRST_WORKER, Estimator, format_duration, step_reached, switch_step
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.models.settings import PARTS
 from latebloom.report.tables import print_table, text_table
@@ -69,8 +69,7 @@ def _example(config: RunConfig, length: int) -> Iterator[str]:
 
 
 def _phases(config: RunConfig) -> Iterator[str]:
-    training, delay = config.training, config.delay
-    switch = 0 if delay is None else delay.until.latest_step(training.steps)
+    training, delay, switch = config.training, config.delay, switch_step(config)
     if delay is not None:
         latest = "" if isinstance(delay.until, AtStep | AtFraction) else " at the latest"
         without = f", without {' and '.join(delay.withhold)} in the loss" if delay.withhold else ""

@@ -45,7 +45,7 @@ def format_duration(seconds: float) -> str:
     return f"{max(1, round(seconds))} seconds"
 
 
-def _switch_step(config: RunConfig) -> int:
+def switch_step(config: RunConfig) -> int:
     """Return the step of the switch, or the latest one; 0 for joint training."""
     return 0 if config.delay is None else config.delay.until.latest_step(config.training.steps)
 
@@ -87,7 +87,7 @@ class Estimator:
     def _program(self, configs: list[RunConfig], done: int) -> float:
         """Return the seconds of runs that are trained as one program, from step `done` on."""
         config, steps = configs[0], configs[0].training.steps
-        switch = max(_switch_step(one) for one in configs)
+        switch = max(switch_step(one) for one in configs)
         step, token = self._measure(configs, holding=False)
         total = step * (steps - max(switch, done))
         if switch > done:
@@ -115,7 +115,7 @@ class Estimator:
 
     def _step(self, trainer: Trainer, configs: list[RunConfig]) -> float:
         """Return the median seconds of a step before the first switch."""
-        last = min(_switch_step(config) or config.training.steps for config in configs)
+        last = min(switch_step(config) or config.training.steps for config in configs)
         times: list[float] = []
         began = time.perf_counter()
         while not times or (time.perf_counter() - began < self._budget and len(times) < last - 1):
