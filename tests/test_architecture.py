@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "evaluation": COMMON | {"tasks"},
     "config": COMMON | {"delay", "engine", "evaluation", "models", "older_formats", "tasks", "validation"},
     "engine": COMMON | {"config", "layers", "tasks", "models", "delay", "evaluation"},
-    "probes": COMMON | {"delay"},
+    "probes": COMMON | {"delay", "evaluation"},
     # What is built from it.
     "results": COMMON | {"config", "evaluation", "engine"},
     "studies": COMMON | {"config", "recipes", "delay", "evaluation", "models", "results", "tasks", "engine"},
@@ -44,8 +44,8 @@ MAY_IMPORT = {
     "checks": COMMON
     | {"config", "delay", "layers", "listing", "recipes", "studies", "tasks", "trackers", "validation"},
 }
-FREE = {"__init__", "__main__", "api", "cli", "demo", "evaluation_view", "inspect_view", "lengths", "progress", "seeds"}
-FREE |= {"study", "arguments", "commands", "dry_run", "estimate", "train_view"}
+FREE = {"__init__", "__main__", "api", "cli", "demo", "lengths", "progress"}
+FREE |= {"study", "arguments", "commands", "dry_run", "estimate"}
 """Commands and views at the top, which nothing below imports."""
 
 

@@ -72,9 +72,12 @@ def test_evaluate_reports_in_the_terminal_and_as_json(trained):
     data = json.loads(file.read_text())
     assert [row["length"] for row in data["lengths"]] == [4, 8, 12, 16, 20]
     assert {"reach", "cliff", "training_length", "chance"} <= set(data)
+    assert data["step"] == 20
     assert all(row["interval"][0] <= row["accuracy"] <= row["interval"][1] for row in data["lengths"])
     to_stdout = latebloom("evaluate", "run", "--lengths", "4", "--json", "-", cwd=trained.parent)
     assert json.loads(to_stdout.stdout)["lengths"][0]["length"] == 4
+    deep = latebloom("evaluate", "..", cwd=trained.parent, check=2)
+    assert "; the runs below it are " in deep.stderr  # two levels below
 
 
 def test_evaluations_over_the_same_span_are_all_kept(trained):

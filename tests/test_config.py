@@ -158,7 +158,8 @@ MISTAKES = {
     "seed.x=1": "seed.x: seed is 0, which has no fields",
     "training.full.learning_rate=Infinity": "training.full.learning_rate: Infinity is not possible; input",
     "evaluation.multiples=[Infinity]": "evaluation.multiples.0: Infinity is not possible; input should be",
-    "delay.until={}": "delay.until.name: this field is needed; choices: at_step, at_fraction, when_beyond",
+    "delay.until={}": "delay.until.name: this field is needed and was not given; write for example "
+    "delay.until.name=at_step delay.until.step=500; choices: at_step, at_fraction, when_beyond",
     "steps": "'steps' is not a change; write field=value, such as training.steps=100",
 }
 

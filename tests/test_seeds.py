@@ -1,6 +1,7 @@
 """One configuration with many seeds."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -8,12 +9,12 @@ import pytest
 from latebloom import run
 from latebloom.cli import main
 from latebloom.errors import CheckpointError
-from latebloom.seeds import train_seeds
+from latebloom.study import train_seeds
 
 
 @pytest.fixture
 def config_file(tiny, tmp_path):
-    file = tmp_path / "config.json"
+    file = tmp_path / "tiny.json"
     file.write_text(json.dumps(tiny.to_json()))
     return file
 
@@ -30,6 +31,25 @@ def test_every_seed_is_the_run_that_it_gives_alone(tiny, tmp_path, config_file, 
         alone = run(replace(tiny, seed=one["seed"]), device="cpu")
         assert one["evaluation"] == alone.evaluation.to_json()
         assert (out / one["name"] / "result.json").exists()
+
+
+def test_interrupted_seeds_go_on_with_the_folder_alone(tmp_path, config_file, capsys):
+    """Killed: one seed is unfinished, and the other has not begun."""
+    out = tmp_path / "many"
+    main(["train", "--config", str(config_file), "--seed", "3", "--seeds", "2", "--out", str(out), "--device", "cpu"])
+    whole = json.loads((out / "summary.json").read_text())
+    (out / "seed-3" / "result.json").unlink()
+    shutil.rmtree(out / "seed-4")
+    for words, told in (["evaluate"], "holds no run"), (["inspect"], "holds no model"):
+        with pytest.raises(SystemExit):
+            main([*words, str(out)])
+        assert f"{told}: there is no config.json in it; the runs below it are {out}/seed-3\n" in capsys.readouterr().err
+    main(["train", "--out", str(out), "--device", "cpu"])
+    again = json.loads((out / "summary.json").read_text())
+    for summary in (whole, again):
+        for one in summary["runs"]:
+            del one["seconds"]
+    assert again == whole
 
 
 def test_a_folder_of_other_runs_is_refused_before_training(tiny, tmp_path):

@@ -21,14 +21,14 @@ from latebloom.report.study import read_sections
 from latebloom.report.tables import print_table
 from latebloom.report.terminal import print_chart, say
 from latebloom.report.words import compare, join_words
-from latebloom.seeds import train_arms
+from latebloom.study import train_arms
 from latebloom.tasks import Composite
 
 TITLE = "Trained short, tested long: joint training and delayed attention"
 
 
-def run_demo(out: Path, *, seed: int = 0, device: str | None = None, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Train both arms, show the result, and write figures and numbers into the folder; return the summary."""
+def run_demo(out: Path, *, seed: int, device: str | None, overrides: Sequence[str]) -> None:
+    """Train both arms, show the result, and write figures and numbers into the folder."""
     configs = demo_configs(seed, overrides)
     _check(configs, out)
     console = Console()
@@ -41,8 +41,7 @@ def run_demo(out: Path, *, seed: int = 0, device: str | None = None, overrides: 
     runs = {name.partition("/")[0]: run for name, run in trained.items()}
     evaluations = {name: run.evaluation for name, run in runs.items()}
     seen = compare(evaluations["joint"], evaluations["dat"], runs["dat"].switch_step)
-    summary = {"runs": [summarize(name, run) for name, run in runs.items()], "seen": seen}
-    write_json(out / "summary.json", summary)
+    write_json(out / "summary.json", {"runs": [summarize(name, run) for name, run in runs.items()], "seen": seen})
     for form in ("png", "svg"):
         plot(evaluations, out / f"accuracy.{form}")
     sections = read_sections([out])
@@ -51,30 +50,26 @@ def run_demo(out: Path, *, seed: int = 0, device: str | None = None, overrides: 
     print_table(console, sections[0].every_length)
     say(console, f"\n{seen}\n")
     say(console, f"Page: {out / 'index.html'}   Picture: {out / 'accuracy.png'}   Numbers: {out / 'summary.json'}")
-    return summary
 
 
 def demo_configs(seed: int, overrides: Sequence[str] = ()) -> dict[str, RunConfig]:
     """Return the configurations of joint training and delayed attention; overrides of the delay apply to the second."""
-    chosen = {"joint": recipe("demo-joint"), "dat": recipe("demo-dat")}
-    return {
-        name: with_overrides(
-            replace(config, seed=seed), [o for o in overrides if name == "dat" or not o.startswith("delay")]
-        )
-        for name, config in chosen.items()
-    }
+    joint, dat = (replace(recipe(name), seed=seed) for name in ("demo-joint", "demo-dat"))
+    shared = [change for change in overrides if not change.startswith("delay")]
+    return {"joint": with_overrides(joint, shared), "dat": with_overrides(dat, overrides)}
 
 
 def summarize(name: str, trained: TrainedRun) -> dict[str, Any]:
     """Return the entry of a run in summary.json."""
     evaluation, result = trained.evaluation, trained.result
-    accuracy: dict[str, dict[str, float]] = {"both": {str(count.length): count.accuracy for count in evaluation.counts}}
-    for answer in evaluation.chance:
-        accuracy[answer] = {str(count.length): count.accuracy_of(answer) for count in evaluation.counts}
+    answers = {"both": None} | {answer: answer for answer in evaluation.chance}
     return {
         "name": name,
         "training_length": evaluation.training_length,
-        "accuracy": accuracy,
+        "accuracy": {
+            label: {str(length): evaluation.accuracy(length, answer) for length in evaluation.lengths}
+            for label, answer in answers.items()
+        },
         "reach": evaluation.reach,
         "cliff": evaluation.cliff,
         **{field: result[field] for field in ("parameters", "steps", "switch_step", "seconds", "seed")},
@@ -92,9 +87,8 @@ def _check(configs: dict[str, RunConfig], out: Path) -> None:
     if not {length, CLAIM * length} <= set(config.test_lengths):
         multiples = list(config.evaluation.multiples)
         raise ConfigError(f"evaluation.multiples: {multiples} leave out 1 or {CLAIM}, which the demo compares")
-    if out.is_file() or RunFolder(out).config_file.exists():
-        kind = "a file" if out.is_file() else "the folder of a run"
-        raise ConfigError(f"out: {out} is {kind}; choose another with --out")
+    if RunFolder(out).config_file.exists():
+        raise ConfigError(f"out: {out} is the folder of a run; choose another with --out")
     if any(RunFolder(out / name).config_file.exists() for name in configs):
         raise ConfigError(f"out: {out} holds a demo of an earlier version of latebloom; choose another with --out")
 

@@ -16,7 +16,7 @@ from latebloom.engine.folder import RunFolder
 from latebloom.engine.process_state import preserve_torch_state
 from latebloom.engine.settings import Phase
 from latebloom.errors import require
-from latebloom.estimate import Estimator, format_duration, step_reached
+from latebloom.estimate import START_FIRST_WORKER, Estimator, format_duration, step_reached, switch_step
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.models.settings import PARTS
 from latebloom.report.tables import print_table, text_table
@@ -69,8 +69,7 @@ def _example(config: RunConfig, length: int) -> Iterator[str]:
 
 
 def _phases(config: RunConfig) -> Iterator[str]:
-    training, delay = config.training, config.delay
-    switch = 0 if delay is None else delay.until.latest_step(training.steps)
+    training, delay, switch = config.training, config.delay, switch_step(config)
     if delay is not None:
         latest = "" if isinstance(delay.until, AtStep | AtFraction) else " at the latest"
         without = f", without {' and '.join(delay.withhold)} in the loss" if delay.withhold else ""
@@ -101,11 +100,12 @@ def describe_folder(folder: Path, config: RunConfig) -> str:
 
 def describe_folders(folder: Path, runs: Collection[str]) -> str:
     """Return how many of the runs in `folder/NAME` there are already."""
-    finished = sum(RunFolder(folder / name).is_finished for name in runs)
-    begun = sum(step_reached(folder / name) > 0 for name in runs) - finished
-    if not finished and begun <= 0:
+    places = [RunFolder(folder / name) for name in runs]
+    finished = sum(place.is_finished for place in places)
+    begun = sum(step_reached(place.path) > 0 and not place.is_finished for place in places)
+    if not finished and not begun:
         return _describe_new(folder)
-    return f"Folder: {folder} holds {finished} finished and {max(0, begun)} interrupted of the {len(runs)} runs"
+    return f"Folder: {folder} holds {finished} finished and {begun} interrupted of the {len(runs)} runs"
 
 
 def _describe_new(folder: Path) -> str:
@@ -177,5 +177,6 @@ def _show_time(console: Console, estimator: Estimator, stages: Sequence[Mapping[
     where = f"on {estimator.device}"
     if estimator.device.type == "cpu" and estimator.workers is not None:
         where = f"in {estimator.workers} processes"
+        seconds += START_FIRST_WORKER if seconds else 0.0
     time = f"about {format_duration(seconds)} {where}, estimated from a few steps" if seconds else "none"
     say(console, f"Time: {time}. Nothing was trained or written.")

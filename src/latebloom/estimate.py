@@ -1,8 +1,8 @@
 """About how long runs take on this machine, from a few measured steps and tests. Nothing is kept or written."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -27,6 +27,9 @@ SHORTEST = 0.3
 TEST_SEQUENCES = 64
 """Sequences per length in the measurement of a test on a CPU."""
 
+START_FIRST_WORKER, START_WORKER = 4.5, 0.3
+"""Seconds until the first process of many runs has imported torch, and until a later one trains."""
+
 
 def step_reached(folder: Path) -> int:
     """Return the step of the newest checkpoint of a run, or 0."""
@@ -42,7 +45,7 @@ def format_duration(seconds: float) -> str:
     return f"{max(1, round(seconds))} seconds"
 
 
-def _switch_step(config: RunConfig) -> int:
+def switch_step(config: RunConfig) -> int:
     """Return the step of the switch, or the latest one; 0 for joint training."""
     return 0 if config.delay is None else config.delay.until.latest_step(config.training.steps)
 
@@ -75,12 +78,16 @@ class Estimator:
         kinds = {_kind(configs, holding) for configs, _ in programs for holding in (False, True)}
         self._budget = max(SHORTEST, 2 * SECONDS / max(2, len(kinds)))
         each = [self._program(configs, done) for configs, done in programs]
-        return sum(each) if self.device.type == "cuda" else max([sum(each) / (self.workers or 1), *each])
+        if self.device.type == "cuda":
+            return sum(each)
+        if self.workers is not None:
+            each = [seconds + START_WORKER for seconds in each]
+        return max(sum(each) / (self.workers or 1), *each)
 
     def _program(self, configs: list[RunConfig], done: int) -> float:
         """Return the seconds of runs that are trained as one program, from step `done` on."""
         config, steps = configs[0], configs[0].training.steps
-        switch = max(_switch_step(one) for one in configs)
+        switch = max(switch_step(one) for one in configs)
         step, token = self._measure(configs, holding=False)
         total = step * (steps - max(switch, done))
         if switch > done:
@@ -94,14 +101,21 @@ class Estimator:
         kind = _kind(configs, holding)
         if kind not in self._measured:
             chosen = configs if holding else [replace(config, delay=None) for config in configs]
-            with self._as_in_training(chosen[0]):
+            with ExitStack() as as_in_training:
+                as_in_training.callback(torch.set_num_threads, torch.get_num_threads())
+                if self.workers is not None:
+                    torch.set_num_threads(1)
+                as_in_training.enter_context(preserve_torch_state(self.device))
+                as_in_training.enter_context(precision(chosen[0].training.precision))
+                if self.device.type == "cpu":
+                    as_in_training.enter_context(keep_freed_memory())
                 trainer = Trainer(chosen, self.device)
                 self._measured[kind] = self._step(trainer, chosen), 0.0 if holding else self._token(trainer, chosen[0])
         return self._measured[kind]
 
     def _step(self, trainer: Trainer, configs: list[RunConfig]) -> float:
         """Return the median seconds of a step before the first switch."""
-        last = min(_switch_step(config) or config.training.steps for config in configs)
+        last = min(switch_step(config) or config.training.steps for config in configs)
         times: list[float] = []
         began = time.perf_counter()
         while not times or (time.perf_counter() - began < self._budget and len(times) < last - 1):
@@ -112,18 +126,9 @@ class Estimator:
         """Return the seconds of a token in a test of all models."""
         task, lengths, sequences = config.task, config.test_lengths, config.evaluation.sequences
         sequences = sequences if self.device.type == "cuda" else min(sequences, TEST_SEQUENCES)
+        settings = {"training_length": config.training.length, "sequences": sequences, "seeds": trainer.seeds}
         with trainer.current_gates() as each:
-            seconds = self._time(
-                lambda: evaluate_each(
-                    each,
-                    task,
-                    lengths,
-                    training_length=config.training.length,
-                    sequences=sequences,
-                    seeds=trainer.seeds,
-                    device=self.device,
-                )
-            )
+            seconds = self._time(lambda: evaluate_each(each, task, lengths, device=self.device, **settings))
         return seconds / (sequences * sum(map(task.token_count, lengths)))
 
     def _time(self, work: Callable[[], object]) -> float:
@@ -132,18 +137,3 @@ class Estimator:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter() - began
-
-    @contextmanager
-    def _as_in_training(self, config: RunConfig) -> Iterator[None]:
-        """Set torch up as a run does, with one thread where each run has a process of its own."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(threads if self.workers is None else 1)
-        try:
-            with (
-                preserve_torch_state(self.device),
-                precision(config.training.precision),
-                keep_freed_memory() if self.device.type == "cpu" else nullcontext(),
-            ):
-                yield
-        finally:
-            torch.set_num_threads(threads)

@@ -1,9 +1,9 @@
-"""Studies as a command: progress while the runs train, and a report at the end."""
+"""Studies as commands: progress while the runs train, and a report at the end. `train --seeds N` is one too."""
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -11,7 +11,10 @@ from typing import Literal
 from rich.console import Console
 
 from latebloom.config import RunConfig
-from latebloom.errors import ConfigError, InterruptedRun, require
+from latebloom.engine.checkpoint import write_json
+from latebloom.engine.folder import RunFolder
+from latebloom.engine.loop import TrainedRun
+from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, require
 from latebloom.progress import RunProgress
 from latebloom.report.statistics import SETTLED_AT, seeds_to_settle, smallest_corrected
 from latebloom.report.study import read_sections, write_report
@@ -20,10 +23,10 @@ from latebloom.report.terminal import say, show_sections
 from latebloom.studies.execute import StudyOutcome, execute
 from latebloom.studies.find import find_study, known_studies, plan_of, studies_in
 from latebloom.studies.local import train_all
-from latebloom.studies.plan import SCALES, Plan, Scale, Stage
+from latebloom.studies.plan import SCALES, Arm, Plan, Scale, Stage
 
-Trainer = Callable[..., dict[str, str]]
-"""`train_all`, or the same on a cluster."""
+SEEDS = "seeds"
+"""The title of the study that `train --seeds N` is."""
 
 
 def read_plan(name: str, scale: Scale, seeds: int | None = None) -> tuple[str, Plan]:
@@ -37,11 +40,11 @@ def read_plan(name: str, scale: Scale, seeds: int | None = None) -> tuple[str, P
 
 
 def run_study(
-    name: str,
+    title: str,
+    plan: Plan,
+    out: Path,
     scale: Scale,
     *,
-    seeds: int | None = None,
-    out: Path | None = None,
     workers: int | None = None,
     device: str | None = None,
     on: Literal["local", "ray"] = "local",
@@ -50,15 +53,17 @@ def run_study(
     """Run a study and write its results file and report into its folder."""
     if address is not None and on != "ray":
         raise ConfigError(f"--address {address} takes --on ray")
-    title, plan = read_plan(name, scale, seeds)
-    if workers is not None:
-        require(workers >= 1, "workers", workers, "1 or more")
-    out = out or Path("studies") / f"{title}-{scale}"
     console = Console()
     say(console, f"Study {title}, scale {scale}: {_size(plan)}. Everything goes to {out}")
     if note := _too_few(plan):
         say(console, f"Note: {note}.")
-    with _trainer(on, address, workers) as train:
+    train, cluster = train_all, nullcontext()
+    if on == "ray":
+        from latebloom.studies.on_ray import train_on_ray
+        from latebloom.studies.ray_cluster import ray_cluster
+
+        train, cluster = train_on_ray, ray_cluster(address, workers)
+    with cluster:
         outcome = train_plan(title, plan, out, train, workers=workers, device=device)
     with console.status("Making the report"):
         sections = read_sections([out])
@@ -74,12 +79,12 @@ def train_plan(
     title: str,
     plan: Plan,
     out: Path,
-    train: Trainer = train_all,
+    train: Callable[..., dict[str, str]] = train_all,
     *,
     workers: int | None = None,
     device: str | None = None,
 ) -> StudyOutcome:
-    """Train the runs of a plan that are not finished, and show their progress."""
+    """Train the runs of a plan that are not finished, with `train_all` or the same on a cluster; show the progress."""
     with RunProgress() as bar:
 
         def announce(stage: Stage) -> None:
@@ -95,17 +100,42 @@ def train_plan(
             raise InterruptedRun(f"{stop}; go on with: latebloom {shlex.join(sys.argv[1:])}") from None
 
 
-@contextmanager
-def _trainer(on: str, address: str | None, workers: int | None) -> Iterator[Trainer]:
-    """Yield the function that trains sets of runs: on this machine, or on a Ray cluster while the context lasts."""
-    if on == "local":
-        yield train_all
-        return
-    from latebloom.studies.on_ray import train_on_ray
-    from latebloom.studies.ray_cluster import ray_cluster
+def train_seeds(config: RunConfig, count: int, out: Path, *, device: str | None = None) -> dict[str, TrainedRun]:
+    """Train `count` runs with consecutive seeds from the configuration's on, each in `out/seed-N`."""
+    require(1 <= count <= 100_000, "seeds", count, "from 1 to 100000")
+    trained = train_arms(SEEDS, {"": config}, range(config.seed, config.seed + count), out, device=device)
+    console = Console()
+    (section,) = read_sections([out])
+    print_table(console, section.every_length)
+    print_table(console, section.tables["reach"])
+    say(console, f"{section.headline} {section.caveats}")
+    runs = [run.result | {"name": name, "evaluation": run.evaluation.to_json()} for name, run in trained.items()]
+    write_json(out / "summary.json", {"config": config.to_json(), "runs": runs})
+    say(console, f"A folder for each run: {out}   Numbers: {out / 'summary.json'}")
+    return trained
 
-    with ray_cluster(address, workers):
-        yield train_on_ray
+
+def begun_seeds(out: Path) -> tuple[RunConfig, int] | None:
+    """Return the configuration and the number of seeds of the `train --seeds` that has begun in a folder, or None."""
+    runs, file = RunFolder(out).runs_below(), out / "study.json"
+    about = RunFolder(out).read_json(file) if runs and file.exists() else {}
+    if about.get("study") != SEEDS:
+        return None
+    return replace(RunFolder(runs[0]).read_config(), seed=min(about["seeds"])), len(about["seeds"])
+
+
+def train_arms(
+    title: str, configs: dict[str, RunConfig], seeds: Sequence[int], out: Path, *, device: str | None = None
+) -> dict[str, TrainedRun]:
+    """Train a few arms as a study whose runs are in `out/ARM/seed-N`; return them by folder. A failure is an error."""
+    arms = [Arm(arm or "run", replace(config, seed=0), folder=arm) for arm, config in configs.items()]
+    runs = {Path(arm, f"seed-{seed}"): replace(config, seed=seed) for arm, config in configs.items() for seed in seeds}
+    for name, config in runs.items():
+        RunFolder(out / name).require_same_settings(config)
+    outcome = train_plan(title, Plan(arms, seeds), out, device=device)
+    if outcome.failures:
+        raise LatebloomError("; ".join(f"run {name} failed: {reason}" for name, reason in outcome.failures.items()))
+    return {name.as_posix(): TrainedRun.load(out / name) for name in runs}
 
 
 def list_all(console: Console, name: str | None = None) -> None:

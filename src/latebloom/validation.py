@@ -112,7 +112,7 @@ def _sentence(kind: type, data: Any, path: str, detail: Any) -> str:
             how = _how_to_choose(field, here_kind, None) or example
             return f"{field}: this field is needed and was not given{how}"
         case "union_tag_not_found":
-            return f"{field}.name: this field is needed; choices: {', '.join(here_kind.choices())}"
+            return f"{field}.name: this field is needed and was not given{_how_to_choose(field, here_kind, None)}"
         case _ if is_family(here_kind) and not isinstance(here, dict):
             return f"{field}: {value} is not possible{_how_to_choose(field, here_kind, here)}"
         case "dataclass_type" if field:

@@ -55,6 +55,8 @@ def test_a_schedule_that_depends_on_the_steps_cannot_be_extended(tiny, tmp_path)
     with pytest.raises(CheckpointError, match="the learning rate schedule differs from step 17 on") as caught:
         run(with_training(tiny, steps=48), tmp_path)
     assert "\n" not in str(caught.value)
+    assert "the rates of a cosine schedule depend on the number of steps" in str(caught.value)
+    assert "a run with training.full.schedule=constant can be extended" in str(caught.value)
     assert TrainedRun.load(tmp_path).config == tiny  # nothing was touched
 
 

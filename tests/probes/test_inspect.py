@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import latebloom
 from latebloom import DelayedAttention, SequenceModel, at_step, hybrid, lstm, transformer
-from latebloom.probes.grouping import joined_numbers, joined_paths
+from latebloom.probes.inspect import joined_numbers, joined_paths
 
 MAMBA2: dict[str, Any] = {"num_heads": 4, "head_dim": 16, "state_size": 8, "n_groups": 1, "chunk_size": 16, "expand": 2}
 ZAMBA2: dict[str, Any] = {

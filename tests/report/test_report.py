@@ -142,8 +142,14 @@ def test_the_sentence_says_what_the_numbers_say(joint, dat, words):
             "reach: 1x (length 25, the longest tested)   cliff: not tested; it needs the training length and one up to "
             "twice it",
         ),
-        (evaluation({25: 0.2, 50: 0.1}), "reach: 0x (length 0)   cliff: none"),
-        (evaluation({10: 0.5, 25: 1.0, 50: 0.2}), "reach: 0x (length 0)   cliff: 20% at 50"),
+        (
+            evaluation({25: 0.2, 50: 0.1}),
+            "reach: none (below 90% at length 25, the shortest tested)   cliff: none",
+        ),
+        (
+            evaluation({10: 0.5, 25: 1.0, 50: 0.2}),
+            "reach: none (below 90% at length 10, the shortest tested)   cliff: 20% at 50",
+        ),
     ],
 )
 def test_a_run_in_a_sentence(seen, words):

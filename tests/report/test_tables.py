@@ -10,7 +10,7 @@ from rich.console import Console
 
 from latebloom import SequenceModel, hybrid, inspect
 from latebloom.cli import main
-from latebloom.inspect_view import print_inspection
+from latebloom.commands.inspect import print_inspection
 from latebloom.report.tables import (
     EMPTY,
     Cell,

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from latebloom import Evaluation, RunConfig, run
 from latebloom.errors import CheckpointError
-from latebloom.results.collect import StudyRun, collect
-from latebloom.results.curve import read_curve, thin
+from latebloom.results.collect import StudyRun, collect, read_curve, thin
 from latebloom.results.file import read_results, write_results
 from latebloom.results.record import CurvePoint
 from latebloom.validation import read_settings

@@ -116,6 +116,30 @@ def test_two_runs_are_set_side_by_side_by_the_command(quick, tmp_path, monkeypat
     assert "model.width=16" in page  # what they differ in
 
 
+def test_a_study_that_was_killed_before_its_first_result_is_described(quick, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["latebloom", "study", "my study.py"])
+
+    def killed(configs, folder):
+        finished, interrupted, _ = configs
+        for name in (finished, interrupted):
+            run(configs[name], folder / name, device="cpu")
+        (folder / interrupted / "result.json").unlink()
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        execute("mine", Plan([Arm("a", quick)], range(3)), tmp_path, killed)
+    (tmp_path / "results.parquet").unlink()  # a process that is killed writes none
+    with pytest.raises(ResultsError) as refused:
+        gather([tmp_path])
+    assert str(refused.value) == (
+        f"results: {tmp_path} is a study without results yet: 2 runs began and 1 finished; continue with: "
+        "latebloom study 'my study.py'"
+    )
+    shutil.rmtree(tmp_path / "composite")
+    with pytest.raises(ResultsError, match="0 runs began and 0 finished; continue with the command that began it"):
+        gather([tmp_path])
+
+
 def test_another_folder_is_refused(tmp_path):
     with pytest.raises(ResultsError, match="holds neither results nor runs; give a results file, the folder"):
         gather([tmp_path])

@@ -1,9 +1,11 @@
 """Test a finished run: accuracy by length with 95% intervals, reach and cliff."""
 
+import json
 from argparse import Namespace
 from pathlib import Path
 
 from latebloom.arguments import Parser, add_device, add_imports, integer
+from latebloom.errors import ConfigError
 
 
 def add_arguments(parser: Parser) -> None:
@@ -24,12 +26,57 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: Namespace) -> None:
-    from latebloom.evaluation_view import evaluate_run
+    from rich.console import Console
+    from rich.progress import Progress
 
-    evaluate_run(
-        options.run,
-        options.lengths,
-        sequences=options.sequences,
-        json_file=options.json,
-        device=options.device,
-    )
+    from latebloom.config import short_hash
+    from latebloom.engine.checkpoint import write_json
+    from latebloom.engine.loop import TrainedRun
+    from latebloom.lengths import parse_lengths
+    from latebloom.report.study_tables import run_table
+    from latebloom.report.tables import print_table
+    from latebloom.report.terminal import say
+    from latebloom.report.words import describe
+
+    lengths, file = None if options.lengths is None else parse_lengths(options.lengths), options.json
+    to_stdout = str(file) == "-"
+    if file is not None and not to_stdout:
+        _check_writable(file, options.run)
+    trained = TrainedRun.load(options.run)
+    notes = Console(stderr=True)
+    with Progress(console=notes, transient=True, disable=not notes.is_terminal) as bars:
+        bar = bars.add_task("testing", total=1.0)
+        evaluation = trained.evaluate(
+            lengths,
+            sequences=options.sequences,
+            device=options.device,
+            progress=lambda share: bars.update(bar, completed=share),
+        )
+    console = notes if to_stdout else Console()
+    print_table(console, run_table(evaluation))
+    say(console, describe(evaluation))
+    numbers = {"step": trained.result.get("steps", trained.config.training.steps)} | evaluation.to_json()
+    if to_stdout:
+        print(json.dumps(numbers, indent=2))
+        return
+    first, last = evaluation.lengths[0], evaluation.lengths[-1]
+    file = file or options.run / f"evaluation-{first}-{last}-{short_hash(numbers)}.json"
+    try:
+        write_json(file, numbers)
+    except OSError as error:
+        raise ConfigError(f"json: {file} cannot be written ({error.strerror})") from None
+    say(console, f"Numbers: {file}")
+
+
+def _check_writable(file: Path, run: Path) -> None:
+    """Refuse a file that cannot be written, that is not an evaluation, or that is the run's own evaluation."""
+    if file.is_dir() or not file.parent.is_dir():
+        raise ConfigError(f"json: {file} is not a file that could be written")
+    if file.exists():
+        try:
+            is_evaluation = {"training_length", "lengths"} <= json.loads(file.read_text()).keys()
+        except (OSError, ValueError, AttributeError):
+            is_evaluation = False
+        if not is_evaluation or file.resolve() == (run / "evaluation.json").resolve():
+            found = "the run's own evaluation" if is_evaluation else "something else than an evaluation"
+            raise ConfigError(f"json: {file} holds {found}; name another file")

@@ -2,8 +2,16 @@
 
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from latebloom.arguments import Parser, add_imports
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from latebloom.probes.inspect import Inspection
+
+COLORS = {"attention": "magenta", "recurrence": "cyan", "other": "dim"}
 
 
 def add_arguments(parser: Parser) -> None:
@@ -25,7 +33,6 @@ def run(options: Namespace) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from latebloom.inspect_view import print_inspection
     from latebloom.integrations.load_model import load_model
     from latebloom.probes.inspect import inspect
 
@@ -34,3 +41,20 @@ def run(options: Namespace) -> None:
         model, weights = load_model(options.path)
         inspection = inspect(model, horizon=not options.no_horizon)
     print_inspection(console, inspection, weights)
+
+
+def print_inspection(console: "Console", inspection: "Inspection", weights: str) -> None:
+    """Print the parts, the totals, what would be disabled, and the memory horizon; `weights` is their origin."""
+    from latebloom.report.tables import print_table, text_table
+    from latebloom.report.terminal import say
+
+    groups, rows = inspection.grouped(), []
+    for row in groups:
+        what = ", ".join(filter(None, (row.class_name, "delayed: " * row.held + row.note)))
+        size = f"{row.count} x {row.parameters // row.count:,}" if row.count > 1 else f"{row.parameters:,}"
+        is_named = not row.held and row.note.startswith(row.class_name)
+        rows.append((row.path or "(the model itself)", row.kind, size, row.note if is_named else what))
+    table = text_table(inspection.model, ("part", "kind", "parameters", "what it is"), rows)
+    print_table(console, table, [COLORS[row.kind] for row in groups])
+    for sentence in (f"Weights: {weights}.", *inspection.sentences()):
+        say(console, sentence)

@@ -5,7 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from latebloom.arguments import Parser, add_device, add_imports, add_out, integer
-from latebloom.errors import ConfigError
+from latebloom.errors import ConfigError, require
 
 
 def add_arguments(parser: Parser) -> None:
@@ -49,20 +49,12 @@ def run(options: Namespace) -> None:
         return
     if options.name is None:
         raise ConfigError("study: give a name or a Python file; `latebloom study --list` shows the names")
+    if options.workers is not None:
+        require(options.workers >= 1, "workers", options.workers, "1 or more")
+    title, plan = read_plan(options.name, options.scale, options.seeds)
+    folder = options.out or Path("studies") / f"{title}-{options.scale}"
+    where = {"device": options.device, "workers": options.workers}
     if options.dry_run:
-        title, plan = read_plan(options.name, options.scale, options.seeds)
-        folder = options.out or Path("studies") / f"{title}-{options.scale}"
-        show_study(plan, folder, device=options.device, workers=options.workers)
-        return
-    outcome = run_study(
-        options.name,
-        options.scale,
-        seeds=options.seeds,
-        out=options.out,
-        workers=options.workers,
-        device=options.device,
-        on=options.on,
-        address=options.address,
-    )
-    if outcome.failures:
+        show_study(plan, folder, **where)
+    elif run_study(title, plan, folder, options.scale, on=options.on, address=options.address, **where).failures:
         sys.exit(1)

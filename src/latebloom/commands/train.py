@@ -1,5 +1,6 @@
 """Train one run, or the same run with many seeds, or continue an interrupted run."""
 
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ def add_arguments(parser: Parser) -> None:
     add_overrides(parser, "training.steps=500 or delay=null")
     parser.add_argument("--recipe", metavar="NAME", help="start from a named recipe; `latebloom list` shows them")
     parser.add_argument("--config", type=Path, metavar="FILE", help="start from a JSON file; - for standard input")
-    add_out(parser, "folder of the run (default: runs/NAME-HASH); given alone, the run in it continues")
+    add_out(parser, "folder of the run (default: runs/NAME-HASH); given alone, what is in it continues")
     parser.add_argument("--seed", type=integer, metavar="N", help="seed of weights and data, instead of the recipe's")
     parser.add_argument(
         "--seeds",
@@ -43,8 +44,7 @@ def run(options: Namespace) -> None:
 
     from latebloom.config import with_overrides
     from latebloom.dry_run import show_run
-    from latebloom.seeds import train_seeds
-    from latebloom.train_view import note_short_warmups, train_one
+    from latebloom.study import train_seeds
 
     config, name = _choose_config(options)
     if options.seed is not None:
@@ -58,9 +58,9 @@ def run(options: Namespace) -> None:
     if options.dry_run:
         show_run(config, out, device=options.device, seeds=options.seeds)
     elif options.seeds is None:
-        train_one(config, out, options.device, options.track)
+        _train_one(config, out, options.device, options.track)
     else:
-        note_short_warmups(config)
+        _note_short_warmups(config)
         train_seeds(config, options.seeds, out, device=options.device)
 
 
@@ -69,6 +69,7 @@ def _choose_config(options: Namespace) -> "tuple[RunConfig, str]":
     from latebloom.config import load_config
     from latebloom.engine.folder import RunFolder
     from latebloom.recipes import recipe
+    from latebloom.study import begun_seeds
 
     if options.recipe is not None and options.config is not None:
         raise ConfigError(f"--recipe {options.recipe} and --config {options.config} exclude each other; give one")
@@ -77,6 +78,45 @@ def _choose_config(options: Namespace) -> "tuple[RunConfig, str]":
     if options.config is not None:
         return load_config(options.config), "run" if str(options.config) == "-" else options.config.stem
     if options.out is not None and options.out.exists():
+        if options.seeds is None and (begun := begun_seeds(options.out)):
+            config, options.seeds = begun
+            return config, options.out.name
         return RunFolder(options.out).read_config(), options.out.name
     absent = "" if options.out is None else f"; there is no {options.out}"
     raise ConfigError(f"train: give --recipe NAME or --config FILE, or --out FOLDER of a run to continue{absent}")
+
+
+def _train_one(config: "RunConfig", folder: Path, device: str | None, track: str | None) -> None:
+    """Train a run, or continue it, and print how accurate it is at each length; a finished run is only printed."""
+    from rich.console import Console
+
+    from latebloom.api import run_with_bar
+    from latebloom.engine.folder import RunFolder
+    from latebloom.report.study_tables import run_table
+    from latebloom.report.tables import print_table
+    from latebloom.report.terminal import say
+    from latebloom.report.words import describe, describe_switch
+
+    console, place = Console(), RunFolder(folder)
+    was_finished = place.is_finished and place.read_config().hash == config.hash  # another hash extends the run
+    if not was_finished:
+        _note_short_warmups(config)
+    trained = run_with_bar(config, folder, device=device, track=track)
+    if was_finished:
+        say(console, f"{folder} is finished already; these are its results.")
+    print_table(console, run_table(trained.evaluation))
+    if trained.switch_step is not None and config.delay is not None:
+        hold = config.delay.hold
+        untrained = hold == "bypass" and not config.model.attention.zero_output
+        reason, withheld = trained.result["switch_reason"], config.delay.withhold
+        say(console, describe_switch(trained.switch_step, reason, hold=hold, untrained=untrained, withheld=withheld))
+    say(console, describe(trained.evaluation))
+    say(console, f"Everything is in {folder}")
+
+
+def _note_short_warmups(config: "RunConfig") -> None:
+    """Print a note for each phase that ends before its learning rate has warmed up."""
+    from latebloom.engine.schedule import unfinished_warmups
+
+    for sentence in unfinished_warmups(config.training, config.delay):
+        print(f"Note: {sentence}.", file=sys.stderr)

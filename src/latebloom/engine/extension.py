@@ -34,8 +34,9 @@ def extension_obstacle(found: RunConfig, wanted: RunConfig, done: int, switch_st
         if rates[0] != rates[1]:
             return (
                 f"training.steps: with {steps} steps instead of {found.training.steps} the learning rate schedule "
-                f"differs from step {step} on, so the {done} steps that are done cannot be continued; a run with "
-                "schedule=constant can be extended"
+                f"differs from step {step} on, so the {done} steps that are done cannot be continued: the rates of "
+                "a cosine schedule depend on the number of steps; a run with training.full.schedule=constant can be "
+                "extended"
             )
     return ""
 

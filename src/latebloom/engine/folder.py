@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from latebloom.config import RunConfig, load_config
-from latebloom.differences import describe_differences
+from latebloom.differences import MOST_NAMED, describe_differences
 from latebloom.engine.checkpoint import latest_checkpoint, load_checkpoint, write_json
 from latebloom.engine.environment import describe_environment
 from latebloom.engine.extension import extension_obstacle, is_extension
@@ -52,9 +52,7 @@ class RunFolder:
                 raise CheckpointError(f"{self.path} is inside a run; give the run's folder, {enclosing}")
             if self.config_file.exists():
                 raise CheckpointError(f"{self.path} holds no run: its config.json is damaged or not from a run")
-            below = ", ".join(map(str, self.runs_below()))
-            hint = f"; the runs below it are {below}" if below else ""
-            raise CheckpointError(f"{self.path} holds no run: there is no config.json in it{hint}")
+            raise CheckpointError(f"{self.path} holds no run: there is no config.json in it{self.hint_below()}")
         return load_config(self.config_file)
 
     def require_same_settings(self, config: RunConfig) -> None:
@@ -66,9 +64,15 @@ class RunFolder:
                 "choose another folder, or leave these settings out to continue that run"
             )
 
-    def runs_below(self) -> list[Path]:
-        """Return the folders of the runs directly below this one."""
-        return [file.parent for file in sorted(self.path.glob("*/config.json")) if _describes_run(file)]
+    def runs_below(self, levels: int = 1) -> list[Path]:
+        """Return the folders of the runs that are this many levels below."""
+        return [file.parent for file in sorted(self.path.glob("*/" * levels + "config.json")) if _describes_run(file)]
+
+    def hint_below(self) -> str:
+        """Return "; the runs below it are ..." with the nearest ones, or nothing; a study has three levels."""
+        below = next((names for levels in (1, 2, 3) if (names := [str(run) for run in self.runs_below(levels)])), [])
+        rest = f" and {len(below) - MOST_NAMED} more" if len(below) > MOST_NAMED else ""
+        return f"; the runs below it are {', '.join(below[:MOST_NAMED])}{rest}" if below else ""
 
     def read_json(self, file: Path, *needed: str) -> Any:
         """Return the contents of a JSON file; raise if it is damaged or has not all of the `needed` names."""

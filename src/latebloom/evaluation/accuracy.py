@@ -3,7 +3,7 @@
 Shapes: S models, B sequences, T tokens, A answers, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from latebloom.errors import ConfigError, require
 from latebloom.evaluation.interval import binomial_interval
 from latebloom.tasks.task import Split, Task
 
@@ -54,12 +53,13 @@ def apply_to_one(model: nn.Module, function: Callable[..., Any], *per_model: Ten
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Put a model into evaluation mode while the context lasts."""
-    was_training = model.training
+    modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
         yield
     finally:
-        model.train(was_training)
+        for module, mode in modes.items():
+            module.training = mode
 
 
 def count_correct(
@@ -100,13 +100,3 @@ def count_correct(
         Count(length, sequences, correct, dict(zip(task.answers, row, strict=True)))
         for correct, row in zip(whole, answers, strict=True)
     ]
-
-
-def check_lengths(task: Task, lengths: Sequence[int], sequences: int) -> list[int]:
-    """Return the lengths sorted and without duplicates; raise if there are none or the task does not support one."""
-    require(sequences >= 1, "sequences", sequences, "1 or more")
-    if not lengths:
-        raise ConfigError("lengths: the list is empty; name at least one, such as 25,50,75")
-    for length in lengths:
-        task.check_length(length, "lengths")
-    return sorted(set(lengths))

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from latebloom.evaluation.accuracy import apply_to_one, check_lengths, count_correct, evaluating
+from latebloom.errors import ConfigError, require
+from latebloom.evaluation.accuracy import apply_to_one, count_correct, evaluating
 from latebloom.evaluation.result import Evaluation
 from latebloom.tasks.task import Task
 
@@ -55,17 +56,23 @@ def evaluate_each(
     progress: Callable[[float], None] | None = None,
 ) -> list[Evaluation]:
     """Return the evaluation of each of S models; see `count_correct` for `each` and `seeds`."""
-    lengths = check_lengths(task, lengths, sequences)
-    work = [task.token_count(length) * sequences for length in lengths]
-    by_length = []
-    for i, length in enumerate(lengths):
+    require(sequences >= 1, "sequences", sequences, "1 or more")
+    if not lengths:
+        raise ConfigError("lengths: the list is empty; name at least one, such as 25,50,75")
+    for length in lengths:
+        task.check_length(length, "lengths")
+    tokens = {length: task.token_count(length) * sequences for length in sorted(set(lengths))}
+    by_length, done = [], 0
+    for length, work in tokens.items():
 
-        def report(finished: int, i: int = i) -> None:
+        def report(finished: int, done: int = done, work: int = work) -> None:
             if progress is not None:
-                progress((sum(work[:i]) + work[i] * finished / sequences) / sum(work))
+                progress((done + work * finished / sequences) / sum(tokens.values()))
 
-        found = count_correct(each, task, length, sequences=sequences, seeds=seeds, device=device, progress=report)
-        by_length.append(found)
+        by_length.append(
+            count_correct(each, task, length, sequences=sequences, seeds=seeds, device=device, progress=report)
+        )
+        done += work
     return [
         Evaluation(training_length, counts, task.chance, task.chance_all) for counts in zip(*by_length, strict=True)
     ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from statistics import mean
 from typing import Any
 
@@ -17,25 +18,8 @@ HOLDS_AT = 0.9
 
 def held_length(counts: Sequence[Count]) -> int:
     """Return the longest tested length up to which every tested length holds; 0 if the shortest does not."""
-    held = 0
-    for count in sorted(counts, key=lambda count: count.length):
-        if count.accuracy < HOLDS_AT:
-            break
-        held = count.length
-    return held
-
-
-def cliff(counts: Sequence[Count], training_length: int) -> int | None:
-    """Return the first length up to twice the training length with less than half the accuracy at the training length.
-
-    Return None if there is no such length, or if the model does not hold at the training length.
-    """
-    at = {count.length: count.accuracy for count in counts}
-    start = at.get(training_length, 0.0)
-    if start < HOLDS_AT:
-        return None
-    fallen = (n for n in sorted(at) if training_length < n <= 2 * training_length and at[n] < start / 2)
-    return next(fallen, None)
+    by_length = sorted(counts, key=lambda count: count.length)
+    return max((count.length for count in takewhile(lambda count: count.accuracy >= HOLDS_AT, by_length)), default=0)
 
 
 @dataclass(frozen=True)
@@ -66,7 +50,14 @@ class Evaluation:
 
     @property
     def cliff(self) -> int | None:
-        return cliff(self.counts, self.training_length)
+        """The first length up to twice the training length with less than half the accuracy at the training length.
+
+        None if there is no such length, or if the model does not hold at the training length.
+        """
+        start, at = self.training_length, {count.length: count.accuracy for count in self.counts}
+        if at.get(start, 0.0) < HOLDS_AT:
+            return None
+        return next((n for n in sorted(at) if start < n <= 2 * start and at[n] < at[start] / 2), None)
 
     @property
     def cliff_tested(self) -> bool:
@@ -94,17 +85,8 @@ class Evaluation:
                 {
                     "length": count.length,
                     "sequences": count.sequences,
-                    "correct": count.correct,
-                    "accuracy": count.accuracy,
-                    "interval": list(count.interval),
-                    "answers": {
-                        name: {
-                            "correct": right,
-                            "accuracy": right / count.sequences,
-                            "interval": list(binomial_interval(right, count.sequences)),
-                        }
-                        for name, right in count.answers.items()
-                    },
+                    **_share(count.correct, count.sequences),
+                    "answers": {name: _share(right, count.sequences) for name, right in count.answers.items()},
                 }
                 for count in self.counts
             ],
@@ -115,13 +97,15 @@ class Evaluation:
         try:
             counts = tuple(
                 Count(
-                    row["length"],
-                    row["sequences"],
-                    row["correct"],
+                    row["length"], row["sequences"], row["correct"],
                     {name: answer["correct"] for name, answer in row["answers"].items()},
                 )
                 for row in data["lengths"]
-            )
+            )  # fmt: skip
             return cls(data["training_length"], counts, data["chance_of"], data["chance"])
         except (KeyError, TypeError) as error:
             raise CheckpointError(f"this is not an evaluation: {error!r} while reading it") from None
+
+
+def _share(correct: int, total: int) -> dict[str, Any]:
+    return {"correct": correct, "accuracy": correct / total, "interval": list(binomial_interval(correct, total))}

@@ -34,7 +34,8 @@ def load_model(path: str | Path) -> tuple[nn.Module, str]:
             return _checkpoint_model(checkpoint)
     file = path / "config.json" if path.is_dir() else path
     if not file.exists():
-        raise ConfigError(f"inspect: {path} holds no model: there is no config.json in it")
+        below = RunFolder(path).hint_below()
+        raise ConfigError(f"inspect: {path} holds no model: there is no config.json in it{below}")
     try:
         data = json.loads(file.read_text())
     except (OSError, ValueError) as error:

@@ -6,8 +6,8 @@ attention training the recurrence learns alone, and it cannot learn to carry a t
 Shapes: T tokens, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from latebloom.delay.find import Where, survey
 from latebloom.delay.hooks import DelayedAttention
 from latebloom.delay.triggers import at_step
 from latebloom.errors import ConfigError, require
+from latebloom.evaluation.accuracy import evaluating
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,20 @@ def memory_horizon(
     require(sequences >= 1, "sequences", sequences, "1 or more")
     require(0.0 < threshold < 1.0, "threshold", threshold, "between 0 and 1")
     vocabulary, call = _vocabulary(model), _caller(model, example)
-    length = min(length, _longest(model))
+    config: Any = getattr(model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    longest = getattr(text, "max_position_embeddings", None)
+    if isinstance(longest, int) and longest >= 2:
+        length = min(length, longest)
+    check_untouched(model)
+    names = where if where is not None else list(survey(model).matched)
     device = next(model.parameters()).device
     random = torch.Generator().manual_seed(seed)
     influence = torch.zeros(length, dtype=torch.float64)
-    with attention_disabled(model, where, example), torch.no_grad():
+    with evaluating(model), torch.no_grad(), ExitStack() as undo:
+        if callable(names) or names:
+            delay = DelayedAttention(model, until=at_step(1), automatic=False, where=names, example=example)
+            undo.callback(delay.remove)
         for _ in range(sequences):
             tokens = torch.randint(vocabulary, (length,), generator=random)
             changed = tokens.clone()
@@ -91,38 +101,6 @@ def memory_horizon(
     if not influence.isfinite().all():
         raise ConfigError("horizon: the outputs of the model are not finite at some position")
     return Horizon(tuple((influence / sequences).tolist()), threshold, sequences)
-
-
-@contextmanager
-def attention_disabled(
-    model: nn.Module, where: Where | None = None, example: Mapping[str, Any] | None = None
-) -> Iterator[None]:
-    """Put a model into eval mode without its attention, or without the modules of `where`, while the context lasts."""
-    check_untouched(model)
-    names = where if where is not None else list(survey(model).matched)
-    with modes_kept(model):
-        delay = (
-            DelayedAttention(model, until=at_step(1), automatic=False, where=names, example=example)
-            if callable(names) or names
-            else None
-        )
-        try:
-            model.eval()
-            yield
-        finally:
-            if delay is not None:
-                delay.remove()
-
-
-@contextmanager
-def modes_kept(model: nn.Module) -> Iterator[None]:
-    """Restore the mode (training or eval) of every module when the context ends."""
-    modes = {module: module.training for module in model.modules()}
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
 
 
 def check_untouched(model: nn.Module) -> None:
@@ -138,21 +116,12 @@ def check_untouched(model: nn.Module) -> None:
 
 
 def _vocabulary(model: nn.Module) -> int:
-    embedding = next((module for module in model.modules() if isinstance(module, nn.Embedding)), None)
     of_transformers = getattr(model, "get_input_embeddings", None)
-    if of_transformers is not None:
-        embedding = of_transformers()
-    size = getattr(embedding, "num_embeddings", 0)
+    first = next((module for module in model.modules() if isinstance(module, nn.Embedding)), None)
+    size = getattr(of_transformers() if of_transformers else first, "num_embeddings", 0)
     if not isinstance(size, int) or size < 2:
         raise ConfigError(f"horizon: {type(model).__name__} has no token embedding")
     return size
-
-
-def _longest(model: nn.Module) -> int:
-    config: Any = getattr(model, "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    longest = getattr(text, "max_position_embeddings", None)
-    return longest if isinstance(longest, int) and longest >= 2 else 2**31
 
 
 def _caller(model: nn.Module, example: Mapping[str, Any] | None) -> Callable[[Tensor], Tensor]:

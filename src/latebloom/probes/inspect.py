@@ -1,7 +1,9 @@
 """The parts of a model, and what delayed attention training would do with them: print(latebloom.inspect(model))."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 from typing import Any, Literal
 
 from torch import nn
@@ -9,14 +11,14 @@ from torch import nn
 from latebloom.delay.find import Where, class_name, example_of, find_attention, has_gate, survey
 from latebloom.delay.place import find_norm_after
 from latebloom.errors import ConfigError
-from latebloom.probes.grouping import joined_paths, pattern
-from latebloom.probes.horizon import Horizon, check_untouched, memory_horizon, modes_kept
+from latebloom.probes.horizon import Horizon, check_untouched, memory_horizon
 
 Example = Mapping[str, Any] | None
 Kind = Literal["attention", "recurrence", "other"]
 KINDS: tuple[Kind, ...] = ("attention", "recurrence", "other")
 LINEAR = ("Linear", "Lightning", "Delta", "Rwkv", "Retention")
 """Class names that end in Attention and contain one of these words are recurrences."""
+_NUMBER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,15 @@ class Inspection:
             key = (pattern(row.path), pattern(row.note), row.kind, row.class_name, row.parameters, row.held)
             groups.setdefault(key, []).append(row)
         return [
-            Row(
-                joined_paths([row.path for row in rows]), rows[0].kind, rows[0].class_name,
-                sum(row.parameters for row in rows), rows[0].held, joined_paths([row.note for row in rows]), len(rows),
+            replace(
+                rows[0],
+                path=joined_paths([row.path for row in rows]),
+                parameters=sum(row.parameters for row in rows),
+                note=joined_paths([row.note for row in rows]),
+                count=len(rows),
             )
             for rows in groups.values()
-        ]  # fmt: skip
+        ]
 
     def sentences(self) -> list[str]:
         """Return the summary, a list of sentences."""
@@ -113,22 +118,21 @@ def inspect(model: nn.Module, where: Where | None = None, example: Example = Non
     kinds: dict[str, Kind] = {name: _kind(model.get_submodule(name)) for name in seen.passed_over}
     kinds |= dict.fromkeys([*seen.matched, *held], "attention")
     notes = seen.passed_over | dict.fromkeys(set(seen.matched) - set(held), "" if refusal else "not named by `where`")
-    with modes_kept(model):
-        for name, module in held.items():
-            notes[name], reason = _place(model, name, module, example)
-            refusal = refusal or reason
+    for name, module in held.items():
+        notes[name], reason = _place(model, name, module, example)
+        refusal = refusal or reason
     rows = tuple(_rows(model, kinds, notes, set() if refusal else set(held)))
-    if not horizon:
-        return Inspection(type(model).__name__, rows, refusal)
-    chosen = list(held) if where is not None and held else None
-    try:
-        measured, no_horizon = memory_horizon(model, chosen, example), None
-    except Exception as error:  # models of other libraries may raise anything on unexpected tokens
-        measured, no_horizon = None, _one_line(error)
+    measured = no_horizon = None
+    if horizon:
+        chosen = list(held) if where is not None and held else None
+        try:
+            measured = memory_horizon(model, chosen, example)
+        except Exception as error:  # models of other libraries may raise anything on unexpected tokens
+            no_horizon = _one_line(error)
     return Inspection(type(model).__name__, rows, refusal, measured, no_horizon)
 
 
-def _place(model: nn.Module, name: str, module: nn.Module, example: Mapping[str, Any] | None) -> tuple[str, str | None]:
+def _place(model: nn.Module, name: str, module: nn.Module, example: Example) -> tuple[str, str | None]:
     """Return where the gate of an attention module would be, and the reason if there cannot be one."""
     if has_gate(module):
         return "has its own gate", None
@@ -174,20 +178,44 @@ def _rows(model: nn.Module, kinds: dict[str, Kind], notes: dict[str, str], held:
     for name, module in modules.items():
         if any(not above or name.startswith(f"{above}.") for above in shown) and name not in held:
             continue
-        kind_of_part = class_name(module)
         if name in kinds:
             shown.append(name)
             size = inner[name] if name in inner else count(module, True)
-            yield Row(name, kinds[name], kind_of_part, size, name in held, notes.get(name, ""))
+            yield Row(name, kinds[name], class_name(module), size, name in held, notes.get(name, ""))
         elif is_above_mixer(name) or (not name and mixers == []):
             if own := count(module, False):
-                yield Row(name, "other", kind_of_part, own, False, "parameters of its own")
+                yield Row(name, "other", class_name(module), own, False, "parameters of its own")
         elif any(True for _ in module.parameters()):
             shown.append(name)
             size = count(module, True)
-            yield Row(name, "other", kind_of_part, size, False, "" if size else "shares its weights with another part")
+            note = "" if size else "shares its weights with another part"
+            yield Row(name, "other", class_name(module), size, False, note)
 
 
 def _one_line(error: Exception) -> str:
     line = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
     return line if isinstance(error, ConfigError) else f"{type(error).__name__}: {line}"
+
+
+def pattern(path: str) -> str:
+    """Return a path with `{}` for its first number, the index of the layer."""
+    return _NUMBER.sub("{}", path, count=1)
+
+
+def joined_paths(paths: Sequence[str]) -> str:
+    """Join paths that differ only in their first number."""
+    found = [_NUMBER.search(path) for path in paths]
+    numbers = sorted({int(match.group()) for match in found if match})
+    if len(numbers) < 2:
+        return paths[0]
+    return _NUMBER.sub(f"{{{joined_numbers(numbers)}}}", paths[0], count=1)
+
+
+def joined_numbers(numbers: Sequence[int]) -> str:
+    """Abbreviate increasing numbers: 0,2,4 or 0,2,...,46 or 0-3,5-11."""
+    step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
+    is_even = all(after - before == step for before, after in pairwise(numbers))
+    if len(numbers) > 4 and is_even and step > 1:
+        return f"{numbers[0]},{numbers[1]},...,{numbers[-1]}"
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs)

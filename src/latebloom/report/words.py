@@ -18,9 +18,14 @@ def describe(evaluation: Evaluation) -> str:
     """Describe one run: its reach, and its cliff if it has one."""
     held, cliff = held_length(evaluation.counts), evaluation.cliff
     longest = ", the longest tested" * (held == evaluation.lengths[-1])
-    falls = "none" if evaluation.cliff_tested else "not tested; it needs the training length and one up to twice it"
-    falls = falls if cliff is None else f"{evaluation.accuracy(cliff):.0%} at {cliff}"
-    return f"reach: {evaluation.reach:.3g}x (length {held}{longest})   cliff: {falls}"
+    if cliff is not None:
+        falls = f"{evaluation.accuracy(cliff):.0%} at {cliff}"
+    else:
+        falls = "none" if evaluation.cliff_tested else "not tested; it needs the training length and one up to twice it"
+    reach = f"{evaluation.reach:.3g}x (length {held}{longest})"
+    if not held:
+        reach = f"none (below {HOLDS_AT:.0%} at length {evaluation.lengths[0]}, the shortest tested)"
+    return f"reach: {reach}   cliff: {falls}"
 
 
 def describe_switch(step: int, reason: str, *, hold: str, untrained: bool, withheld: Sequence[str]) -> str:

@@ -2,17 +2,19 @@
 
 import json
 import shlex
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from latebloom.config import RunConfig
 from latebloom.engine.folder import RunFolder
 from latebloom.errors import CheckpointError
 from latebloom.evaluation.result import Evaluation
-from latebloom.results.curve import read_curve
 from latebloom.results.file import RUN_NUMBERS
-from latebloom.results.record import RunRecord
+from latebloom.results.record import CurvePoint, RunRecord
+
+MOST = 100
+"""The largest number of points of a curve in the results file."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,6 @@ class StudyRun:
     against: tuple[str, ...] = ()
     """The baselines of its arm."""
 
-    @property
-    def seed(self) -> int:
-        return self.config.seed
-
 
 def collect(run: StudyRun, failure: str | None = None) -> RunRecord:
     """Return the record of a run; one that is not finished has the reason instead of an evaluation."""
@@ -40,23 +38,24 @@ def collect(run: StudyRun, failure: str | None = None) -> RunRecord:
     # The package has no version if it is run from a copy of the source; the commit says more.
     versions = [f"{name} {here[name]}" for name in ("latebloom", "python", "torch") if here.get(name)]
     machine = (here.get("accelerator"), here.get("processor"), f"{here.get('cores')} cores", here.get("system"))
-    about: dict[str, Any] = {
-        "study": run.study,
-        "task": run.task,
-        "arm": run.arm,
-        "seed": run.seed,
-        "against": run.against,
-        "training_length": run.config.training.length,
-        "config": json.dumps(run.config.to_json()),
-        "config_hash": run.config.hash,
-        "versions": ", ".join(versions) if here else None,
-        "machine": ", ".join(str(part) for part in machine if part) if here else None,
-        "commit": here.get("commit"),
-        "command": repeat_command(run.config, here.get("device")),
-    }
+    record = RunRecord(
+        study=run.study,
+        task=run.task,
+        arm=run.arm,
+        seed=run.config.seed,
+        against=run.against,
+        training_length=run.config.training.length,
+        config=json.dumps(run.config.to_json()),
+        config_hash=run.config.hash,
+        versions=", ".join(versions) if here else None,
+        machine=", ".join(str(part) for part in machine if part) if here else None,
+        commit=here.get("commit"),
+        command=repeat_command(run.config, here.get("device")),
+        evaluation=None,
+        failure=failure or ("stopped before its end" if folder.config_file.exists() else "not started"),
+    )
     if not folder.is_finished:
-        reason = failure or ("stopped before its end" if folder.config_file.exists() else "not started")
-        return RunRecord(**about, evaluation=None, failure=reason)
+        return record
     found = folder.read_config()
     if found.hash != run.config.hash:
         raise CheckpointError(f"{run.folder} holds another run ({found.hash}) than the study says ({run.config.hash})")
@@ -67,10 +66,39 @@ def collect(run: StudyRun, failure: str | None = None) -> RunRecord:
     except OSError as error:
         raise CheckpointError(f"{folder.metrics_file} cannot be read ({error.strerror})") from None
     evaluation = Evaluation.from_json(folder.read_json(folder.evaluation_file))
-    return RunRecord(**about, evaluation=evaluation, curve=curve, **{name: result.get(name) for name in RUN_NUMBERS})
+    numbers = {name: result.get(name) for name in RUN_NUMBERS}
+    return replace(record, evaluation=evaluation, failure=None, curve=curve, **numbers)
 
 
 def repeat_command(config: RunConfig, device: str | None) -> str:
     """Return a shell command that trains this run again and needs no files."""
     where = f" --device {device}" if device else ""
     return f"printf %s {shlex.quote(json.dumps(config.to_json()))} | latebloom train --config -{where}"
+
+
+def read_curve(lines: Iterable[str], source: object) -> tuple[CurvePoint, ...]:
+    """Read losses and held-out accuracies from the lines of a metrics.jsonl."""
+    found: dict[tuple[str, int | None], list[CurvePoint]] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            for point in _points(json.loads(line)):
+                found.setdefault((point.measure, point.length), []).append(point)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{source} is damaged in line {number} ({type(error).__name__}: {error})") from None
+    return tuple(point for points in found.values() for point in thin(points))
+
+
+def thin(points: list[CurvePoint], most: int = MOST) -> list[CurvePoint]:
+    """Return at most `most` points: each is the mean of neighbours, at the last of their steps."""
+    size = -(-len(points) // most) or 1
+    groups = [points[i : i + size] for i in range(0, len(points), size)]
+    return [replace(group[-1], value=sum(point.value for point in group) / len(group)) for group in groups]
+
+
+def _points(line: dict) -> Iterator[CurvePoint]:
+    if "loss" in line:
+        yield CurvePoint("loss", None, line["step"], float(line["loss"]))
+    for length, values in line.get("check", {}).items():
+        for name, value in values.items():
+            measure = name if name == "accuracy" else f"accuracy_{name}"
+            yield CurvePoint(measure, int(length), line["step"], float(value))

@@ -166,12 +166,9 @@ def _records(frame: "polars.DataFrame", path: Path) -> Iterable[RunRecord]:
 
 
 def _evaluation(rows: list[dict[str, Any]]) -> Evaluation:
-    first, prefix = rows[0], "chance_"
-    chance = {
-        name.removeprefix(prefix): level
-        for name, level in first.items()
-        if name.startswith(prefix) and level is not None
-    }
+    first = rows[0]
+    levels = {name.removeprefix("chance_"): level for name, level in first.items() if name.startswith("chance_")}
+    chance = {name: level for name, level in levels.items() if level is not None}
     if first["chance"] is None:
         raise ValueError("there is no chance level")
     counts = []

@@ -1,7 +1,9 @@
 """The runs to report on: from results files, folders of studies, and folders of runs."""
 
 import os
+import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,12 +37,26 @@ def gather(paths: Sequence[Path]) -> list[RunRecord]:
                 f"results: {path} is not the folder of a study; name the files in it to report on, such as "
                 f"{files_there[0]}"
             )
+        elif (path / "study.json").exists():
+            raise ResultsError(_describe_begun(path))
         else:
             raise ResultsError(
                 f"results: {path} holds neither results nor runs; give a results file, the folder of a study or of a "
                 "run, or a folder that contains folders of runs"
             )
     return read_results(files) + _single(folders)
+
+
+def _describe_begun(study: Path) -> str:
+    """Return what there is of a study that was killed before it wrote results, and the command that continues it."""
+    runs = [file.parent for file in sorted(study.rglob("seed-*/config.json"))]
+    finished = sum(RunFolder(run).is_finished for run in runs)
+    found = f"results: {study} is a study without results yet: {len(runs)} runs began and {finished} finished"
+    for file in (run / "environment.json" for run in runs):
+        words = RunFolder(file.parent).read_json(file, "command")["command"][1:] if file.exists() else []
+        if words[:1] in (["study"], ["demo"], ["train"]):  # in a script or on a cluster the words are other ones
+            return f"{found}; continue with: latebloom {shlex.join(words)}"
+    return f"{found}; continue with the command that began it"
 
 
 def _single(folders: Sequence[Path]) -> list[RunRecord]:
@@ -60,15 +76,11 @@ def _single(folders: Sequence[Path]) -> list[RunRecord]:
     if not arms:
         return []
     # An arm is named after its folder, from where the folders of the arms differ.
-    places = [_place(runs, configs) for runs in arms.values()]
-    above = os.path.commonpath([place.parent for place in places])
-    names = {
-        run: place.relative_to(above).as_posix()
-        for runs, place in zip(arms.values(), places, strict=True)
-        for run in runs
-    }
+    places = {run: place for runs in arms.values() for place in [_place(runs, configs)] for run in runs}
+    above = os.path.commonpath([place.parent for place in places.values()])
     return [
-        collect(StudyRun(ALONE, config.task.name, names[folder], config, folder)) for folder, config in configs.items()
+        collect(StudyRun(ALONE, config.task.name, places[run].relative_to(above).as_posix(), config, run))
+        for run, config in configs.items()
     ]
 
 
@@ -79,16 +91,9 @@ def _without_seed(config: RunConfig) -> str:
 
 def _place(runs: list[Path], configs: dict[Path, RunConfig]) -> Path:
     """Return the folder of an arm: the parent of its runs if it contains no run of another arm, or else the first."""
-    parent, arm = runs[0].parent, _without_seed(configs[runs[0]])
-    if len(runs) == 1 or any(run.parent != parent for run in runs):
-        return runs[0]
-    if parent in configs and parent not in runs:
-        return runs[0]
-    for folder in RunFolder(parent).runs_below():
-        try:
-            other = _without_seed(RunFolder(folder).read_config())
-        except LatebloomError:  # a run that this version cannot read
-            return runs[0]
-        if other != arm:
-            return runs[0]
-    return parent
+    parent = runs[0].parent
+    if len(runs) > 1 and all(run.parent == parent for run in runs) and parent not in configs:
+        with suppress(LatebloomError):  # a run that this version cannot read
+            if len({_without_seed(RunFolder(run).read_config()) for run in RunFolder(parent).runs_below()}) == 1:
+                return parent
+    return runs[0]
