@@ -11,10 +11,11 @@ from latebloom import Delay, Evaluating, Phase, RunConfig, Training, at_step, hy
 from latebloom.engine import loop
 from latebloom.engine.capture import Captured
 from latebloom.engine.loop import run_stacked
+from latebloom.engine.outcome import TrainedRun
 from latebloom.engine.stacked import Stacked
 from latebloom.engine.trainer import Trainer
 from latebloom.layers.precision import precision
-from latebloom.studies.local import run_all
+from latebloom.studies.local import train_all
 
 pytestmark = [
     pytest.mark.gpu,
@@ -173,6 +174,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(paper, tmp_path, monkeypatch, st
 def test_many_runs_of_two_shapes_are_trained_and_reported(paper, tmp_path):
     configs = {f"seed-{seed}": replace(paper, seed=seed) for seed in range(3)}
     configs["wide"] = replace(paper, model=hybrid(width=128))
-    trained = run_all(configs, tmp_path, device="cuda")
+    assert train_all(configs, tmp_path, device="cuda") == {}
+    trained = {name: TrainedRun.load(tmp_path / name) for name in configs}
     assert [run.result["stacked"] for run in trained.values()] == [3, 3, 3, 1]
     assert json.loads((tmp_path / "wide" / "result.json").read_text())["switch_step"] == 40

@@ -12,25 +12,26 @@ import pytest
 from processes import descendants, living
 
 from latebloom import run
-from latebloom.errors import LatebloomError
-from latebloom.studies.local import run_all
+from latebloom.engine.outcome import TrainedRun
+from latebloom.studies.local import train_all
 
 
 def test_runs_in_processes_are_the_runs_one_would_do_alone(tiny, tmp_path):
     configs = {"joint": replace(tiny, delay=None), "dat": tiny, "other": replace(tiny, seed=4)}
     seen: dict[str, set[str]] = {name: set() for name in configs}
-    trained = run_all(configs, tmp_path, workers=2, observe=lambda name, progress: seen[name].add(progress.phase))
-    assert list(trained) == list(configs)
+    observe = lambda name, progress: seen[name].add(progress.phase)  # noqa: E731
+    assert train_all(configs, tmp_path, workers=2, device="cpu", observe=observe) == {}
     for name, config in configs.items():
-        assert trained[name].evaluation == run(config).evaluation
+        assert TrainedRun.load(tmp_path / name).evaluation == run(config).evaluation
         assert "done" in seen[name]
 
 
 def test_a_run_that_fails_is_reported_and_the_others_finish(tiny, tmp_path):
     (tmp_path / "bad").write_text("a file where the run's folder should be")
-    with pytest.raises(LatebloomError, match=r"run bad failed: out: .*bad cannot be written") as caught:
-        run_all({"bad": tiny, "good": tiny}, tmp_path, workers=1)
-    assert "good" not in str(caught.value)
+    failures = train_all({"bad": tiny, "good": tiny}, tmp_path, workers=1, device="cpu")
+    assert failures.keys() == {"bad"}
+    assert failures["bad"].startswith("out: ")
+    assert "bad cannot be written" in failures["bad"]
     assert (tmp_path / "good" / "result.json").exists()
 
 
@@ -39,12 +40,12 @@ import sys
 from pathlib import Path
 from latebloom import load_config
 from latebloom.errors import InterruptedRun
-from latebloom.studies.local import run_all
+from latebloom.studies.local import train_all
 
 if __name__ == "__main__":
     config = load_config(sys.argv[1])
     try:
-        run_all({"a": config, "b": config}, Path(sys.argv[2]), workers=2)
+        train_all({"a": config, "b": config}, Path(sys.argv[2]), workers=2, device="cpu")
     except InterruptedRun as stop:
         print(stop)
         sys.exit(7)

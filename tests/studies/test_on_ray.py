@@ -20,9 +20,10 @@ from latebloom.errors import ConfigError, InterruptedRun
 from latebloom.results.file import read_results
 from latebloom.studies import on_ray
 from latebloom.studies import ray_cluster as connecting
-from latebloom.studies.local import environment, run_all
+from latebloom.studies.local import environment, train_all
 from latebloom.studies.on_ray import train_on_ray
 from latebloom.studies.ray_cluster import ray_cluster
+from latebloom.studies.ray_worker import Coordinator
 
 ray = pytest.importorskip("ray")
 
@@ -143,6 +144,49 @@ def test_ctrl_c_stops_the_runs_which_save_and_go_on(cluster, tiny, tmp_path, sha
     assert trained(tmp_path / unfinished[0]) == trained(tmp_path / "alone")
 
 
+def test_a_coordinator_that_dies_takes_no_run_with_it(cluster, tiny, tmp_path, monkeypatch, sharing, capfd):
+    """It dies at the first report after each start, so the driver hears nothing while the runs train."""
+
+    class Mortal(Coordinator):
+        def report(self, wave, progress):
+            os._exit(1)
+
+    monkeypatch.setattr(on_ray, "Coordinator", Mortal)
+    configs = {"a": longer(tiny, 100), "b": longer(replace(tiny, seed=1), 100)}
+    seen: dict[str, set[str]] = {name: set() for name in configs}
+    assert train_on_ray(configs, tmp_path, observe=lambda name, progress: seen[name].add(progress.phase)) == {}
+    for name, config in configs.items():
+        run(config, tmp_path / "alone" / name, device="cpu")
+        assert trained(tmp_path / name) == trained(tmp_path / "alone" / name)
+        assert about(tmp_path / name)["resumed"] == []
+        assert "done" in seen[name]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_ctrl_c_reaches_the_runs_also_if_the_coordinator_dies_of_it(cluster, tiny, tmp_path, monkeypatch):
+    died = tmp_path / "died"
+
+    class Mortal(Coordinator):
+        def exchange(self, is_stopping):
+            if is_stopping and not died.exists():
+                died.mkdir()
+                os._exit(1)
+            return super().exchange(is_stopping)
+
+    monkeypatch.setattr(on_ray, "Coordinator", Mortal)
+    config = longer(tiny, 2000)
+
+    def interrupt(name, seen):
+        if seen.step > 0 and not died.exists():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(InterruptedRun):
+        train_on_ray({"a": config}, tmp_path, observe=interrupt)
+    assert died.exists()
+    assert latest_checkpoint(tmp_path / "a" / "checkpoints") is not None
+    assert not (tmp_path / "a" / "result.json").exists()
+
+
 def test_runs_of_one_shape_are_trained_at_once_and_go_on_so(cluster, tiny, tmp_path, monkeypatch):
     """A stack in a task, as on a GPU; its checkpoints are in a folder of their own, which travels too."""
     configs = {f"arm/{seed}": longer(replace(tiny, seed=seed), 200) for seed in range(2)}
@@ -173,7 +217,7 @@ def seldom_looked_at(config, steps):
 
 
 def assert_as_without_ray(configs, folder: Path):
-    run_all(configs, folder / "here", device="cuda")
+    assert train_all(configs, folder / "here", device="cuda") == {}
     for name in configs:
         assert trained(folder / name) == trained(folder / "here" / name)
 
@@ -301,7 +345,7 @@ def test_a_cluster_of_our_own_listens_on_loopback_alone(cluster):
     ("address", "reason"), [("127.0.0.1:1", "no answer within 5 seconds"), ("here", "Invalid address format")]
 )
 def test_an_address_where_no_cluster_is_is_one_sentence(address, reason, tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(connecting, "SECONDS_TO_CONNECT", 5.0 if "no answer" in reason else 120.0)
+    monkeypatch.setattr(connecting, "SECONDS_TO_CONNECT", 5.0 if "no answer" in reason else 40.0)
     with pytest.raises(SystemExit) as stop:
         main(["study", "paper", "--on", "ray", "--address", address, "--out", str(tmp_path / "out")])
     assert stop.value.code == 2

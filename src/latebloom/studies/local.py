@@ -1,143 +1,86 @@
 """Several runs on this machine: one process per run on CPU cores, or stacks on a GPU."""
 
-import json
 import multiprocessing as mp
 import os
 import signal
 import sys
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from latebloom.config import RunConfig, config_from
+import torch
+
 from latebloom.engine.environment import choose_device
-from latebloom.engine.folder import RunFolder
-from latebloom.engine.loop import Progress, TrainedRun, run
-from latebloom.errors import InterruptedRun, LatebloomError
-from latebloom.studies.stacks import log_error, run_in_stacks
-
-ATTEMPTS = 3
-"""How often a run is started if its process dies."""
+from latebloom.engine.outcome import Progress
+from latebloom.errors import InterruptedRun
+from latebloom.studies.scheduler import Ended, Order, Workers, train_order, train_waves
+from latebloom.studies.stacks import Configs, Observe, run_in_stacks, unfinished
 
 
-@dataclass(frozen=True)
-class _Job:
-    name: str
-    config: str
-    """JSON, which a process can read before it has imported the classes of a plugin."""
-    folder: Path
-    device: str | None
-
-
-def run_all(
-    configs: dict[str, RunConfig],
+def train_all(
+    configs: Configs,
     folder: Path,
     *,
     workers: int | None = None,
     device: str | None = None,
-    observe: Callable[[str, Progress], None] = lambda name, seen: None,
-) -> dict[str, TrainedRun]:
-    """Train every configuration in `folder/name`; finished runs are loaded, interrupted runs continue.
+    observe: Observe = lambda name, seen: None,
+) -> dict[str, str]:
+    """Train every configuration in `folder/name` that is not finished; return the reason for each run that failed.
 
     On a GPU, runs of one shape are trained as one program. On a CPU, each run has a process with one thread, which is
     much faster than several threads per process.
     """
-    failures = train_all(configs, folder, workers=workers, device=device, observe=observe)
-    if failures:
-        raise LatebloomError("; ".join(f"run {name} failed: {reason}" for name, reason in failures.items()))
-    return {name: TrainedRun.load(folder / name) for name in configs}
-
-
-def train_all(
-    configs: dict[str, RunConfig],
-    folder: Path,
-    *,
-    workers: int | None = None,
-    device: str | None = None,
-    observe: Callable[[str, Progress], None] = lambda name, seen: None,
-) -> dict[str, str]:
-    """Train like `run_all`, but return the reason for each run that failed instead of raising."""
     chosen = choose_device(device)
     if chosen.type == "cuda":
         return run_in_stacks(configs, folder, chosen, observe)
-    return _run_in_processes(configs, folder, workers, device, observe)
+    waves = [{name: config} for name, config in unfinished(configs, folder).items()]
+    with environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1"):
+        return train_waves(waves, folder, _Processes(folder, observe), workers or usable_cores(), observe)
 
 
-def _run_in_processes(
-    configs: dict[str, RunConfig],
-    folder: Path,
-    workers: int | None,
-    device: str | None,
-    observe: Callable[[str, Progress], None],
-) -> dict[str, str]:
-    """Return the reason for each run that failed."""
-    jobs = {name: _Job(name, json.dumps(config.to_json()), folder / name, device) for name, config in configs.items()}
-    waiting = [job for job in jobs.values() if not RunFolder(job.folder).is_finished]
-    deaths: dict[str, int] = {}
-    workers = workers or usable_cores()
-    running: dict[str, _Worker] = {}
-    failures: dict[str, str] = {}
+class _Processes(Workers):
+    """A process for each run.
 
-    def stop_all() -> None:
-        for worker in list(running.values()):
-            worker.stop()
-
-    with environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1"), on_stop_signal(stop_all) as stop_requested:
-        while running or (waiting and not stop_requested()):
-            while waiting and len(running) < workers and not stop_requested():
-                job = waiting.pop(0)
-                running[job.name] = _Worker(job)
-                if stop_requested():  # the signal came while it was being started
-                    running[job.name].stop()
-            for name in _ready(running):
-                try:
-                    message = running[name].messages.recv()
-                except (EOFError, OSError):  # the process has ended, perhaps while sending
-                    status = running.pop(name).end()
-                    if status == 0 or name in failures:
-                        continue
-                    deaths[name] = deaths.get(name, 0) + 1
-                    if deaths[name] < ATTEMPTS:  # killed, perhaps for memory: it continues from its checkpoint
-                        waiting.append(jobs[name])
-                        continue
-                    message = f"its process ended {ATTEMPTS} times, at last with status {status}"
-                if isinstance(message, str):
-                    failures[name] = message
-                    message = Progress.of_failed(configs[name].training.steps)
-                if not stop_requested():
-                    observe(name, message)
-    if stop_requested():
-        raise InterruptedRun(f"stopped; the progress is saved in {folder}")
-    return failures
-
-
-class _Worker:
-    """A process that trains a run, and the pipe for its messages.
-
-    Each process has its own pipe, because a process that is killed while sending would break a shared one.
+    Each has its own pipe for its messages, because a process that is killed while sending would break a shared one.
     """
 
-    def __init__(self, job: _Job) -> None:
-        context = _context()
-        self.messages, sender = context.Pipe(duplex=False)
-        self._process = context.Process(target=_work, args=(job, sender), daemon=True)
-        self._process.start()
+    def __init__(self, folder: Path, observe: Observe) -> None:
+        self._folder, self._observe = folder, observe
+        self._context = _context()
+        self._running: dict[Any, tuple[Configs, Any]] = {}
+        self._failures: dict[str, dict[str, str]] = {}
+
+    def start(self, wave: Configs) -> None:
+        messages, sender = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=_work, args=(Order.of(wave), self._folder, sender), daemon=True)
+        process.start()
         sender.close()  # so that the end of the process is an end of file here
+        self._running[messages] = wave, process
 
     def stop(self) -> None:
-        """Make the process save and stop."""
-        if self._process.pid is not None and self._process.is_alive():
-            os.kill(self._process.pid, signal.SIGTERM)
+        for _, process in self._running.values():
+            process.terminate()
 
-    def end(self) -> int | None:
-        """Wait for the process and return its exit status."""
-        self._process.join()
-        self.messages.close()
-        return self._process.exitcode
+    def take_ended(self) -> Iterator[Ended]:
+        for messages in wait(list(self._running), timeout=0.1):
+            wave, process = self._running[messages]
+            (name,) = wave
+            try:
+                message = messages.recv()
+            except (EOFError, OSError):  # the process has ended, perhaps while sending
+                del self._running[messages]
+                process.join()
+                messages.close()
+                failures = self._failures.pop(name, None)
+                died = f", at last with status {process.exitcode}" if failures is None else None
+                yield Ended(wave, failures or {}, died)
+            else:
+                if isinstance(message, dict):
+                    self._failures[name] = message
+                else:
+                    self._observe(name, message)
 
 
 def _context() -> Any:
@@ -152,25 +95,17 @@ def _context() -> Any:
     return context
 
 
-def _ready(running: dict[str, _Worker]) -> list[str]:
-    """Return the workers with a message or an ended process; wait a moment for the first."""
-    names = {worker.messages: name for name, worker in running.items()}
-    return [names[pipe] for pipe in wait(list(names), timeout=0.1) if isinstance(pipe, Connection)]
-
-
 def usable_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _work(job: _Job, messages: "Connection[Progress | str, object]") -> None:
-    """Train a run in a worker process."""
-    import torch
-
+def _work(order: Order, folder: Path, messages: "Connection[Progress | dict[str, str], object]") -> None:
+    """Train a run in a worker process; the last message has the reason for its failure, if there is one."""
     torch.set_num_threads(1)
     parent = os.getppid()
 
-    def send(message: Progress | str) -> None:
+    def send(message: Progress | dict[str, str]) -> None:
         try:
             messages.send(message)
         except BrokenPipeError:
@@ -180,14 +115,8 @@ def _work(job: _Job, messages: "Connection[Progress | str, object]") -> None:
         if not has_parent and isinstance(message, Progress):  # the parent has ended: save and stop
             os.kill(os.getpid(), signal.SIGTERM)
 
-    try:
-        run(config_from(json.loads(job.config)), job.folder, device=job.device, observe=send)
-    except InterruptedRun:
-        send("stopped")
-    except LatebloomError as error:
-        send(str(error))
-    except Exception:
-        send(f"see {log_error(job.folder, traceback.format_exc())}")
+    with suppress(InterruptedRun):
+        send(train_order(order, folder, torch.device("cpu"), lambda name, seen: send(seen)))
 
 
 @contextmanager
@@ -203,21 +132,3 @@ def environment(**values: str) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-@contextmanager
-def on_stop_signal(stop: Callable[[], None]) -> Iterator[Callable[[], bool]]:
-    """Call `stop` once on Ctrl-C or SIGTERM; yield a function that returns whether that has happened."""
-    received: list[int] = []
-
-    def handle(number: int, frame: object) -> None:
-        if not received:  # the terminal sends a second Ctrl-C to the workers too
-            received.append(number)
-            stop()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(received)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

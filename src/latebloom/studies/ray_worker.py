@@ -4,65 +4,50 @@ A worker that can access the folder of the study trains in it. Another one train
 are sent back when it ends or stops.
 """
 
-import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
-from typing import Any, Self
+from typing import Any
 
-from latebloom.config import config_from
+import torch
+
 from latebloom.engine.memory import runs_that_fit
 from latebloom.engine.outcome import Progress
 from latebloom.engine.process_state import stop_requests
-from latebloom.engine.stacks import stack_folders
-from latebloom.errors import InterruptedRun, LatebloomError
-from latebloom.plugins import plugin_sources, receive_sources
-from latebloom.studies.parcel import Parcel, pack, unpack
-from latebloom.studies.stacks import Configs, train_wave
+from latebloom.errors import InterruptedRun
+from latebloom.studies.scheduler import Order, train_order
 
 SECONDS_BETWEEN_REPORTS = 0.2
+SECONDS_TO_ANSWER = 5.0
+"""How long to wait for the coordinator, before the same is tried again."""
 
-
-@dataclass(frozen=True)
-class Order:
-    """Runs to train, in a form that a machine can read without the plugins that they use."""
-
-    configs: dict[str, str]
-    """JSON of each run."""
-    sources: dict[str, bytes]
-    """The Python files of plugins by path, for machines that share no file system."""
-
-    @classmethod
-    def of(cls, wave: Configs) -> Self:
-        sources: dict[str, bytes] = {}
-        for config in wave.values():
-            sources |= plugin_sources(config.to_json().get("imports", []))
-        return cls({name: json.dumps(config.to_json()) for name, config in wave.items()}, sources)
-
-    def read(self) -> Configs:
-        receive_sources(self.sources)
-        return {name: config_from(json.loads(text)) for name, text in self.configs.items()}
+Parcel = dict[str, bytes]
+"""The contents of files, by path relative to the folder of all runs."""
 
 
 @dataclass(frozen=True)
 class Done:
     """The result of a worker."""
 
-    failures: dict[str, str] = field(default_factory=dict)
-    parcel: Parcel | None = None
+    failures: dict[str, str]
+    progress: dict[str, Progress]
+    """The last progress of each run, because the coordinator may have missed it."""
+    parcel: Parcel | None
     """The files, from a worker that cannot access the folder of the study."""
-    stopped: bool = False
+    stopped: bool
 
 
 class Coordinator:
-    """A Ray actor that passes progress from the workers to the driver, and the request to stop to the workers."""
+    """A Ray actor that passes progress from the workers to the driver, and the request to stop to the workers.
+
+    It may be restarted at any time, without its state; both sides tell it again what it must know.
+    """
 
     def __init__(self) -> None:
         self._progress: dict[str, Progress] = {}
@@ -75,52 +60,36 @@ class Coordinator:
         self._progress |= progress
         return self._is_stopping
 
-    def take_progress(self) -> dict[str, Progress]:
-        """Return the progress since the last call."""
+    def exchange(self, is_stopping: bool) -> tuple[dict[str, Progress], set[str]]:
+        """Return the progress since the last call and the waves that have reported; make workers stop if asked to."""
         progress, self._progress = self._progress, {}
-        return progress
-
-    def request_stop(self) -> set[str]:
-        """Make workers stop at their next report; return the waves that have reported."""
-        self._is_stopping = True
-        return self._in_training
-
-
-def folders(wave: Configs) -> list[str]:
-    """Return the folders of the runs, followed by that of their stack with the checkpoints."""
-    return [*wave, *stack_folders(wave)]
+        self._is_stopping = is_stopping
+        return progress, self._in_training
 
 
 def runs_that_fit_there(order: Order) -> int:
     """Return how many such runs fit into the memory of a worker's GPU."""
-    import torch
-
     (config,) = order.read().values()
     return runs_that_fit(config, torch.device("cuda"))
 
 
-def train(order: Order, token: Path, kind: str, parcel: Parcel, coordinator: Any, command: list[str]) -> Done:
+def train(
+    order: Order, token: Path, kind: str, folders: list[str], parcel: Parcel, coordinator: Any, command: list[str]
+) -> Done:
     """Train runs in a worker of the cluster."""
-    import torch
-
     torch.set_num_threads(1)
-    try:
-        wave = order.read()
-    except LatebloomError as error:
-        return Done(dict.fromkeys(order.configs, str(error)))
     sys.argv = command  # a run records the command of the user, not that of the Ray worker
+    latest: dict[str, Progress] = {}
     # Signals are handled outside the run too, so that a folder is packed and sent completely.
-    with stop_requests(), _place(token, parcel, folders(wave)) as place:
+    with stop_requests(), _place(token, parcel, folders) as place:
         failures, stopped = {}, False
         try:
-            with _reporting(coordinator, next(iter(wave))) as observe:
-                failures = train_wave(wave, place, torch.device(kind), observe)
+            with _reporting(coordinator, next(iter(order.configs)), latest):
+                failures = train_order(order, place, torch.device(kind), latest.__setitem__)
         except InterruptedRun:
             stopped = True
-        if place == token.parent:
-            return Done(failures, stopped=stopped)
         reasons = {name: reason.replace(str(place), str(token.parent)) for name, reason in failures.items()}
-        return Done(reasons, pack(place, folders(wave)), stopped)
+        return Done(reasons, latest, None if place == token.parent else pack(place, folders), stopped)
 
 
 @contextmanager
@@ -135,34 +104,52 @@ def _place(token: Path, parcel: Parcel, folders: list[str]) -> Iterator[Path]:
 
 
 @contextmanager
-def _reporting(coordinator: Any, wave: str) -> Iterator[Callable[[str, Progress], None]]:
-    """Yield an observer that reports to the coordinator, which can also stop the run.
+def _reporting(coordinator: Any, wave: str, latest: dict[str, Progress]) -> Iterator[None]:
+    """Report the latest progress to the coordinator while the context lasts; stop the run if it says so.
 
     A thread sends the reports, because Ray gives the core of a task away while its main thread waits for an answer.
     """
     import ray
+    from ray.exceptions import RayError
 
-    queue: SimpleQueue[tuple[str, Progress]] = SimpleQueue()
     has_ended = Event()
 
-    def send() -> None:
-        progress = {}
-        while not queue.empty():
-            name, latest = queue.get()
-            progress[name] = latest
-        if ray.get(coordinator.report.remote(wave, progress)) and not has_ended.is_set():
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    def send_regularly() -> None:
+    def report_regularly() -> None:
+        sent: dict[str, Progress] = {}
         while not has_ended.is_set():
-            send()
+            now = latest.copy()
+            news = {name: progress for name, progress in now.items() if sent.get(name) is not progress}
+            with suppress(RayError):  # the coordinator may be restarting; it gets the same again
+                answer = ray.get(coordinator.report.remote(wave, news), timeout=SECONDS_TO_ANSWER)
+                sent = now
+                if answer and not has_ended.is_set():
+                    os.kill(os.getpid(), signal.SIGTERM)
             has_ended.wait(SECONDS_BETWEEN_REPORTS)
-        send()
 
-    thread = Thread(target=send_regularly, daemon=True)
+    thread = Thread(target=report_regularly, daemon=True)
     thread.start()
     try:
-        yield lambda name, progress: queue.put((name, progress))
+        yield
     finally:
         has_ended.set()
         thread.join()
+
+
+def pack(root: Path, names: Sequence[str]) -> Parcel:
+    """Return the files in the folders `root/name`; missing folders are left out."""
+    files = [file for name in names for file in sorted((root / name).rglob("*")) if file.is_file()]
+    return {file.relative_to(root).as_posix(): file.read_bytes() for file in files if file.name != ".lock"}
+
+
+def unpack(parcel: Parcel, root: Path, names: Sequence[str]) -> None:
+    """Replace the folders `root/name` by those in the parcel, each atomically, in the order of the names."""
+    with TemporaryDirectory(prefix=".arriving-", dir=root) as place:
+        arrived, gone = Path(place) / "arrived", Path(place) / "gone"
+        for path, content in parcel.items():
+            (arrived / path).parent.mkdir(parents=True, exist_ok=True)
+            (arrived / path).write_bytes(content)
+        for name in names:
+            for source, target in ((root / name, gone / name), (arrived / name, root / name)):
+                if source.exists():
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    os.rename(source, target)

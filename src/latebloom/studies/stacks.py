@@ -16,6 +16,8 @@ from latebloom.engine.stacks import stack_key
 from latebloom.errors import ConfigError, InterruptedRun, LatebloomError
 
 Configs = dict[str, RunConfig]
+Observe = Callable[[str, Progress], None]
+"""Receives the name of a run and its progress."""
 MOST_AT_ONCE = 256
 """More runs are hardly faster, and each keeps two files open."""
 
@@ -24,7 +26,7 @@ def run_in_stacks(
     configs: Configs,
     folder: Path,
     device: torch.device,
-    observe: Callable[[str, Progress], None],
+    observe: Observe,
     fit: Callable[[RunConfig, torch.device], int] = runs_that_fit,
 ) -> dict[str, str]:
     """Train every configuration in `folder/name` that is not finished; return the reason for each that failed."""
@@ -37,9 +39,7 @@ def run_in_stacks(
     return failures
 
 
-def train_wave(
-    wave: Configs, folder: Path, device: torch.device, observe: Callable[[str, Progress], None]
-) -> dict[str, str]:
+def train_wave(wave: Configs, folder: Path, device: torch.device, observe: Observe) -> dict[str, str]:
     """Train runs of one shape as one program; return the reason for each run that failed."""
     try:
         if len(wave) > 1:
@@ -66,10 +66,14 @@ def log_error(folder: Path, text: str) -> Path:
     return log
 
 
+def unfinished(configs: Configs, folder: Path) -> Configs:
+    return {name: config for name, config in configs.items() if not RunFolder(folder / name).is_finished}
+
+
 def plan_waves(configs: Configs, folder: Path, fit: Callable[[RunConfig], int]) -> list[Configs]:
     """Return the runs to train at once: interrupted stacks, interrupted single runs, then the rest by shape, as many at
     once as fit."""
-    left = {name: config for name, config in configs.items() if not RunFolder(folder / name).is_finished}
+    left = unfinished(configs, folder)
     waves: list[Configs] = []
     for members in _interrupted_stacks(folder):
         # Finished members too: a stack may have been killed while it wrote its results.
