@@ -47,7 +47,7 @@ class Entry:
 
 def list_components() -> dict[str, list[Entry]]:
     """Return the members of every family, by the word for the family."""
-    for module in ("recipes", "studies.named", "trackers"):  # the other families come with the first
+    for module in ("recipes", "studies.find", "trackers"):  # the other families come with the first
         importlib.import_module(f"latebloom.{module}")
     load_entry_points()
     ordered = sorted(

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from latebloom import RunConfig, hybrid
-from latebloom.bench import jax_model, peers
-from latebloom.bench.arms import OneLength
-from latebloom.bench.settings import LENGTH, bench_config
+from latebloom.bench import jax_model
+from latebloom.bench.arms import OneLength, jax_lstm, latebloom_lstm, layer_inputs
+from latebloom.bench.measure import LENGTH, bench_config
 from latebloom.engine.loss import answer_losses, total_loss
 from latebloom.engine.trainer import Trainer
 from latebloom.tasks import Composite
@@ -30,11 +30,14 @@ def small(blocks: int) -> RunConfig:
 
 
 def lstm_layer() -> None:
-    arguments = peers.layer_inputs(8, batch=3, tokens=5)
-    ours, theirs = peers.latebloom_lstm(*arguments)(), peers.jax_lstm(*arguments)()
+    assert jax_model.UNROLL is False  # on a CPU
+    arguments = layer_inputs(8, batch=3, tokens=5)
+    ours = latebloom_lstm(*arguments)()
     assert len(ours) == 6
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, torch.tensor(other.tolist()), rtol=1e-4, atol=1e-5)
+    for unroll in (True, False):
+        jax_model.UNROLL = unroll
+        for mine, other in zip(ours, jax_lstm(*arguments)(), strict=True):
+            torch.testing.assert_close(mine, torch.tensor(other.tolist()), rtol=1e-4, atol=1e-5)
 
 
 def same_model_and_training() -> None:

@@ -12,13 +12,11 @@ import torch
 from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
-from latebloom.bench import peers
-from latebloom.bench.arms import textbook, textbook_trainer
+from latebloom.bench import arms
+from latebloom.bench.arms import check_peers, textbook, textbook_trainer
 from latebloom.bench.cpu import start_worker, take_turn
-from latebloom.bench.measure import Arm, product_peak, take_turns
+from latebloom.bench.measure import LENGTH, Arm, bench_config, product_peak, step_operations, take_turns
 from latebloom.bench.report import gpu_table
-from latebloom.bench.settings import LENGTH, bench_config
-from latebloom.bench.work import step_operations
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import ConfigError
 
@@ -100,7 +98,7 @@ def test_the_command_writes_every_figure_of_a_cpu(tmp_path):
     assert {"environment", "steps_per_second", "processes_over_threads", "share_of_peak", "cores"} <= report.keys()
     assert 0 < report["share_of_peak"]["64"]["median"] < 1.2
     assert "share of the product peak, width 64" in done.stdout
-    assert report["ratio_to_peers"].keys() == peers.PEERS.keys()
+    assert report["ratio_to_peers"].keys() == {"JAX"}
 
 
 @pytest.mark.parametrize(
@@ -141,6 +139,6 @@ def test_the_programs_in_jax_do_the_same_work():
 
 
 def test_peers_that_are_not_there_are_named(monkeypatch):
-    monkeypatch.setattr(peers, "PEERS", {"JAX": ("a_module_that_nobody_has", peers.jax_lstm)})
+    monkeypatch.setattr(arms, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"none is installed; choices: JAX \(pip install 'latebloom\[peers\]'\)"):
-        peers.installed_peers()
+        check_peers()

@@ -73,12 +73,12 @@ def test_tensorboard_has_the_runs_numbers(tiny, tmp_path):
 def test_tensorboard_shows_a_resumed_run_once(tiny, tmp_path):
     first = TensorBoard().build(tmp_path, tiny, 0)
     for step in range(1, 11):
-        first.log(step, {"train/loss": 1.0})
-    first.close()
+        first.log({"train/loss": 1.0}, step=step)
+    first.finish()
     second = TensorBoard().build(tmp_path, tiny, 5)
     for step in range(6, 9):
-        second.log(step, {"train/loss": 2.0})
-    second.close()
+        second.log({"train/loss": 2.0}, step=step)
+    second.finish()
     found = scalars(tmp_path / "tensorboard")["train/loss"]
     assert found == {step: 1.0 if step <= 5 else 2.0 for step in range(1, 9)}
 

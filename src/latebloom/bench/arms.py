@@ -1,9 +1,13 @@
-"""The programs that are timed: one run, stacked runs, and LSTM layers by themselves.
+"""The programs that are timed: one run, stacked runs, and LSTM layers by themselves, one of them in JAX.
 
 Shapes: S stacked models, B sequences, T tokens, D width.
 """
 
+import os
+from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +15,9 @@ from torch import Tensor, nn
 from latebloom.bench.measure import Advance
 from latebloom.config import RunConfig
 from latebloom.engine.trainer import Trainer
+from latebloom.errors import ConfigError
 from latebloom.layers.lstm import LSTMLayer
-from latebloom.layers.lstm.operation import Weights, fused_lstm, lstm_loop
+from latebloom.layers.lstm.operation import Weights, fused_lstm, lstm, lstm_loop
 from latebloom.models.block import Residual
 from latebloom.tasks.stream import Stream
 
@@ -109,3 +114,44 @@ def captured(step: Advance, device: torch.device) -> Advance:
         return step  # keeps alive what the graph reads
 
     return replay
+
+
+def check_peers() -> None:
+    """Raise unless JAX, the only peer, is installed."""
+    if find_spec("jax") is None:
+        raise ConfigError("peers: none is installed; choices: JAX (pip install 'latebloom[peers]')")
+
+
+def layer_inputs(width: int, batch: int = 64, tokens: int = 25) -> tuple[Tensor, Weights, Tensor]:
+    """Return input (B, T, D), weights and the gradient of the outputs (B, T, D) of an LSTM layer."""
+    weights = Weights(*(weight.detach() for weight in nn.LSTM(width, width).all_weights[0]))
+    return torch.randn(batch, tokens, width), weights, torch.randn(batch, tokens, width)
+
+
+def latebloom_lstm(x: Tensor, weights: Weights, gradient: Tensor) -> Callable[[], list[Any]]:
+    """Return a function that computes the outputs and all gradients of the layer as a run has it."""
+    inputs = [tensor.clone().requires_grad_() for tensor in (x, *weights)]
+    zeros = x.new_zeros(x.shape[0], x.shape[2])
+
+    def both() -> list[Any]:
+        outputs, _, _ = lstm(inputs[0], Weights(*inputs[1:]), zeros, zeros)
+        return [outputs.detach(), *torch.autograd.grad(outputs, inputs, gradient)]
+
+    return both
+
+
+def jax_lstm(x: Tensor, weights: Weights, gradient: Tensor) -> Callable[[], list[Any]]:
+    """Return the same in JAX, compiled as a whole by XLA."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    import jax
+
+    from latebloom.bench.jax_model import lstm as layer
+
+    inputs, given = [jax.numpy.asarray(tensor.numpy()) for tensor in (x, *weights)], gradient.numpy()
+
+    @jax.jit
+    def both(inputs: Any, gradient: Any) -> Any:
+        outputs, backward = jax.vjp(layer, *inputs)
+        return [outputs, *backward(gradient)]
+
+    return lambda: jax.block_until_ready(both(inputs, given))

@@ -10,26 +10,25 @@ from typing import Any
 
 import torch
 
-from latebloom.bench.arms import single, textbook
-from latebloom.bench.measure import TURNS, Advance, Tell, product_peak, timed
-from latebloom.bench.peers import installed_peers, latebloom_lstm, layer_inputs
-from latebloom.bench.settings import LENGTH, bench_config
-from latebloom.bench.work import step_operations
+from latebloom.bench.arms import check_peers, jax_lstm, latebloom_lstm, layer_inputs, single, textbook
+from latebloom.bench.measure import LENGTH, TURNS, Advance, Tell, bench_config, product_peak, step_operations, timed
 from latebloom.engine.process_state import keep_freed_memory
 
 CPU = torch.device("cpu")
+LAYERS = {"Latebloom": latebloom_lstm, "JAX": jax_lstm}
 
 
 def bench_cpu(cores: int, *, seconds: float, peers: bool = False, tell: Tell) -> dict[str, Any]:
     """Return steps per second of each arm, timed in turn, their ratios, and the share of the matrix-product peak."""
-    layers = ["Latebloom", *installed_peers()] if peers else []
+    if peers:
+        check_peers()
     arms: dict[str, list[dict[str, Any]]] = {
         "one process, all threads": [{"threads": cores}],
         "one process a core": [{"threads": 1}] * cores,
         "one process, one thread": [{"threads": 1}],
         "the same, width 128": [{"threads": 1, "width": 128}],
         "the same, textbook LSTM": [{"threads": 1, "textbook": True}],
-        **{f"an LSTM layer, {name}": [{"threads": 1, "layer": name}] for name in layers},
+        **{f"an LSTM layer, {name}": [{"threads": 1, "layer": name}] for name in LAYERS if peers},
     }
     rates: dict[str, list[float]] = {name: [] for name in arms}
     peaks: dict[str, list[float]] = {name: [] for name in arms}
@@ -55,14 +54,13 @@ def bench_cpu(cores: int, *, seconds: float, peers: bool = False, tell: Tell) ->
     def ratio(name: str, other: str) -> dict[str, float]:
         return _best([a / b for a, b in zip(rates[name], rates[other], strict=True)])
 
-    ours = "an LSTM layer, Latebloom"
     return {
         "cores": cores,
         "steps_per_second": {name: _best(each) for name, each in rates.items()},
         "processes_over_threads": ratio("one process a core", "one process, all threads"),
         "share_of_peak": {"64": share("one process, one thread", 64), "128": share("the same, width 128", 128)},
         "ratio_to_textbook": ratio("one process, one thread", "the same, textbook LSTM")["median"],
-        "ratio_to_peers": {name: ratio(ours, f"an LSTM layer, {name}")["median"] for name in layers[1:]},
+        "ratio_to_peers": {"JAX": ratio("an LSTM layer, Latebloom", "an LSTM layer, JAX")["median"]} if peers else {},
     }
 
 
@@ -86,7 +84,9 @@ def _build(settings: dict[str, Any]) -> None:
     torch.set_num_threads(settings["threads"])
     config = bench_config(width=settings.get("width", 64))
     if "layer" in settings:
-        _advance = _layer(settings["layer"])
+        if hasattr(os, "sched_setaffinity"):  # not every library can be limited to one thread, but to one core
+            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        _advance = LAYERS[settings["layer"]](*layer_inputs(64))
     elif "textbook" in settings:
         _advance = textbook(config, LENGTH, CPU)
     else:
@@ -101,10 +101,3 @@ def take_turn(seconds: float) -> tuple[float, float]:
         _advance()
         steps += 1
     return steps / passed, product_peak(CPU, 1024)
-
-
-def _layer(name: str) -> Advance:
-    if hasattr(os, "sched_setaffinity"):  # not every library can be limited to one thread, but to one core
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    build = latebloom_lstm if name == "Latebloom" else installed_peers()[name]
-    return build(*layer_inputs(64))

@@ -1,18 +1,27 @@
-"""The benchmark on a GPU: stacked runs against single ones, the fused LSTM against cuDNN's, and JAX as a peer."""
+"""The benchmark on a GPU: stacked runs against single ones and JAX, the fused LSTM against cuDNN's, and a study."""
 
+import time
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from statistics import mean
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
-from latebloom.bench.arms import captured, fused_lstms, library_lstms, single, stacked, textbook
-from latebloom.bench.measure import Advance, Arm, Tell, product_peak, take_turns
-from latebloom.bench.peers import installed_peers
-from latebloom.bench.settings import LENGTH, bench_config
-from latebloom.bench.work import step_operations
+from latebloom.bench.arms import captured, check_peers, fused_lstms, library_lstms, single, stacked, textbook
+from latebloom.bench.measure import LENGTH, Advance, Arm, Tell, bench_config, product_peak, step_operations, take_turns
+from latebloom.config import RunConfig
+from latebloom.delay.triggers import at_step
+from latebloom.engine.loop import Progress, run_stacked
+from latebloom.evaluation.settings import Evaluating
 from latebloom.layers.precision import Precision, precision
+from latebloom.recipes import recipe
 
 SEEDS = 64
+MULTIPLES = (1, 2, 3, 4, 8, 16)
+"""Tested lengths of the study, in training lengths."""
 
 
 def bench_gpu(
@@ -20,7 +29,7 @@ def bench_gpu(
 ) -> dict[str, Any]:
     """Return every figure of the benchmark except the study of a hundred seeds."""
     if peers:
-        installed_peers()  # raises before anything is timed
+        check_peers()  # raises before anything is timed
     with precision(mode):
         peak = product_peak(device, 8192)
         report: dict[str, Any] = {"precision": mode, "product_peak_tflops": peak / 1e12}
@@ -114,3 +123,43 @@ def _growth(device: torch.device, mode: Precision, seconds: float, peak: float, 
         about | arm.to_json() | {"share_of_peak": about["operations"] * arm.per_second / peak}
         for arm, about in zip(arms, counted, strict=True)
     ]
+
+
+def _study_config(name: str, steps: int) -> RunConfig:
+    """Return a demo recipe with more steps, and enough keys for the longest test."""
+    config = recipe(name)
+    delay = None if config.delay is None else replace(config.delay, until=at_step(steps // 2))
+    return replace(
+        config,
+        task=replace(config.task, keys=256),
+        delay=delay,
+        training=replace(config.training, steps=steps, log_every=100, check_every=1000),
+        evaluation=Evaluating(multiples=MULTIPLES, sequences=1024),
+    )
+
+
+def hundred_seeds(device: torch.device, *, seeds: int, steps: int, tell: Tell) -> dict[str, Any]:
+    """Train and test joint and delayed runs of a study; return the minutes it took and the mean accuracy."""
+    accuracy: dict[str, dict[str, float]] = {}
+    seconds: dict[str, float] = {}
+    with TemporaryDirectory() as folder:
+        for name in ("demo-joint", "demo-dat"):
+            started = time.perf_counter()
+            config = _study_config(name, steps)
+
+            def observe(run: str, seen: Progress, name: str = name) -> None:
+                if run == "seed-0":
+                    tell(f"{name}: step {seen.step} of {seen.steps}, {seen.phase}")
+
+            configs = {f"seed-{seed}": replace(config, seed=seed) for seed in range(seeds)}
+            outcome = run_stacked(configs, Path(folder) / name, device, observe=observe)
+            evaluations = [trained.evaluation for trained in outcome.trained.values()]
+            accuracy[name] = {
+                f"{multiple}x": mean(e.accuracy(multiple * config.training.length) for e in evaluations)
+                for multiple in MULTIPLES
+            }
+            seconds[name] = time.perf_counter() - started
+    return {
+        "hundred_seed_minutes": sum(seconds.values()) / 60,
+        "hundred_seed_study": {"seeds": seeds, "steps": steps, "seconds": seconds, "mean_accuracy": accuracy},
+    }

@@ -27,6 +27,8 @@ PRECISIONS: dict[Precision, str] = {"tf32": "default", "float32": "highest", "bf
 """JAX's names for the precision of matrix products; its default on a GPU is tf32."""
 EPSILON = 1e-8
 """AdamW's."""
+UNROLL = jax.default_backend() == "gpu"
+"""Whether the scan over tokens is unrolled: it is faster on a GPU, but slower on a CPU."""
 
 Parameters = dict[str, jax.Array]
 
@@ -62,7 +64,7 @@ def lstm(x: Any, of_input: Any, of_hidden: Any, input_bias: Any, hidden_bias: An
         return (hidden, cell), hidden
 
     zeros = jnp.zeros_like(inputs[0, :, : x.shape[2]])
-    _, outputs = jax.lax.scan(token, (zeros, zeros), inputs)
+    _, outputs = jax.lax.scan(token, (zeros, zeros), inputs, unroll=UNROLL)
     return jnp.swapaxes(outputs, 0, 1)
 
 

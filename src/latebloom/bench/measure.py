@@ -1,4 +1,4 @@
-"""Timing on a noisy machine: arms are timed in turn, and the minimum and the median over the turns are kept."""
+"""What is timed, how many operations it has, and how: in turns, of which the minimum and the median are kept."""
 
 import time
 from collections.abc import Callable
@@ -8,10 +8,41 @@ from typing import Any
 
 import torch
 
+from latebloom.config import RunConfig
+from latebloom.engine.settings import Phase, Training
+from latebloom.layers.precision import Precision
+from latebloom.models.settings import hybrid
+from latebloom.tasks import Composite
+
 Advance = Callable[[], Any]
 """Does one step. It may return before the device has finished."""
 Tell = Callable[[str], None]
 TURNS = 5
+LENGTH = 15
+"""A composite sequence of 15 items has 25 tokens."""
+
+
+def bench_config(*, width: int = 64, batch: int = 64, length: int = LENGTH, precision: Precision = "tf32") -> RunConfig:
+    """Return a joint run of the hybrid, in which attention is enabled from the first step."""
+    phase = Phase(batch_size=batch)
+    training = Training(steps=10**9, length=max(25, length), full=phase, delayed=phase, precision=precision)
+    return RunConfig(task=Composite(), model=hybrid(width=width), training=training)
+
+
+def step_operations(config: RunConfig, length: int) -> float:
+    """Return the floating-point operations of all matrix products of one step with attention enabled.
+
+    The backward pass takes two products for each product of the forward pass.
+    """
+    model, task = config.model, config.task
+    tokens, width = task.token_count(length), model.width
+    weights = {"r": 8 * width**2, "a": 4 * width**2 + tokens * width, "m": 8 * width**2}
+    if model.attention.look_back:
+        weights["a"] += width**2
+    each_token = model.blocks * sum(weights[letter] for letter in model.layout)
+    supervised = task.batch(0, "train", 0, length=length, size=1).targets.shape[1]
+    per_sequence = tokens * each_token + supervised * width * task.vocabulary_size
+    return 3 * 2 * config.training.full.batch_size * per_sequence
 
 
 @dataclass

@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from latebloom.bench.cpu import bench_cpu
-from latebloom.bench.gpu import bench_gpu
-from latebloom.bench.study import hundred_seeds
+from latebloom.bench.gpu import bench_gpu, hundred_seeds
 from latebloom.engine.checkpoint import write_json
 from latebloom.engine.environment import choose_device, describe_environment
 from latebloom.layers.precision import Precision

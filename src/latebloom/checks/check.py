@@ -78,7 +78,7 @@ def survives_json(component: Component) -> None:
 
 def find_components(name: str) -> list[Component]:
     """Return the components of a name, or those that a module, a package or a Python file defines."""
-    for module in ("recipes", "studies.named", "trackers"):
+    for module in ("recipes", "studies.find", "trackers"):
         importlib.import_module(f"latebloom.{module}")
     load_entry_points()
     named = [family.members[name] for family in families() if name in family.members]

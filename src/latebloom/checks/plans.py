@@ -74,5 +74,5 @@ def takes_metrics(tracker: Tracker) -> None:
         skip(str(error))
     with TemporaryDirectory() as folder:
         session = tracker.build(Path(folder), RunConfig(), 0)
-        session.log(1, {"train/loss": 0.5})
-        session.close()
+        session.log({"train/loss": 0.5}, step=1)
+        session.finish()

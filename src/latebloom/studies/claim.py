@@ -1,6 +1,7 @@
 """The folder of a study: the folders of its arms, its lock and its description."""
 
 import fcntl
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -60,7 +61,8 @@ def claimed(out: Path, name: str, plan: Plan) -> Iterator[None]:
                 f"out: {out} holds {_describe_conflict(before, about, plan, out)}; choose another folder"
             )
         for arm, place in places(plan, out):
-            if missing := sorted(_begun_seeds(place) - set(plan.seeds_of(arm))):
+            begun = (file.parent.name.removeprefix("seed-") for file in place.glob("seed-*/config.json"))
+            if missing := sorted({int(seed) for seed in begun if seed.isdigit()} - set(plan.seeds_of(arm))):
                 numbers = ", ".join(map(str, missing))
                 raise CheckpointError(
                     f"out: {out} has runs of {arm.name} with seeds that this study does not have ({numbers}); "
@@ -75,14 +77,8 @@ def _current_hashes(file: Path, plan: Plan) -> Any:
     configs = [config for arm in plan.arms for config in (arm.config, *arm.choices)]
     current = {older: config.hash for config in configs for older in config.hashes}
 
-    def translate(data: Any) -> Any:
-        if isinstance(data, dict):
-            return {name: translate(value) for name, value in data.items()}
-        if isinstance(data, list):
-            return [translate(item) for item in data]
-        return current.get(data, data) if isinstance(data, str) else data
-
-    return translate(RunFolder(file.parent).read_json(file))
+    text = json.dumps(RunFolder(file.parent).read_json(file))
+    return json.loads(re.sub(r'"(\w+)"', lambda word: f'"{current.get(word[1], word[1])}"', text))
 
 
 def _without_seeds(about: Any) -> Any:
@@ -103,20 +99,17 @@ def _describe_conflict(before: Any, about: dict[str, Any], plan: Plan, out: Path
     except (AttributeError, KeyError, TypeError):
         return "another study"
     many_tasks = len({arm.task for arm in plan.arms}) > 1
-    found = [f"there is no arm {_arm_label(*key, many_tasks)}" for key in now if key not in then]
-    found += [f"there is an arm {_arm_label(*key, many_tasks)}" for key in then if key not in now]
+    label = {(task, arm): f"{arm} on {task}" if many_tasks else arm for task, arm in then | now}
+    found = [f"there is no arm {label[key]}" for key in now if key not in then]
+    found += [f"there is an arm {label[key]}" for key in then if key not in now]
     for arm, place in places(plan, out):
         key = arm.task, arm.name
         if key in then and then[key] != now[key]:
             settings = "" if arm.choices else _changed_settings(place, arm.config)
-            found.append(f"arm {_arm_label(*key, many_tasks)} has {settings or 'other settings or choices'}")
+            found.append(f"arm {label[key]} has {settings or 'other settings or choices'}")
     choosing = ("tuning_seeds", "second_round", "finalists")
     found += [f"its {name} differ" for name in choosing if before.get(name) != about.get(name)]
     return f"this study with differences, perhaps at another scale: {_abbreviate(found or ['the order of its arms'])}"
-
-
-def _arm_label(task: str, arm: str, many_tasks: bool) -> str:
-    return f"{arm} on {task}" if many_tasks else arm
 
 
 def _changed_settings(place: Path, config: RunConfig) -> str:
@@ -131,9 +124,3 @@ def _changed_settings(place: Path, config: RunConfig) -> str:
 def _abbreviate(items: list[str]) -> str:
     rest = [f"{len(items) - MAX_LISTED} more"] if len(items) > MAX_LISTED else []
     return ", ".join([*items[:MAX_LISTED], *rest])
-
-
-def _begun_seeds(place: Path) -> set[int]:
-    """Return the seeds of an arm whose runs have begun."""
-    folders = (file.parent.name.removeprefix("seed-") for file in place.glob("seed-*/config.json"))
-    return {int(seed) for seed in folders if seed.isdigit()}

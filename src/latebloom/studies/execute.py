@@ -45,17 +45,17 @@ def execute(
     with claimed(out, name, plan):
         failures: dict[str, str] = {}
         tuning: list[StudyRun] = []
-        rounds = "first of two rounds", "second round"
-        for which, find_runs in zip(rounds, (_tuning_runs, _second_round), strict=True):
+        rounds = {"first of two rounds": _tuning_runs, "second round": _second_round}
+        for which, find_runs in rounds.items():
             if more := find_runs(name, plan, out):
                 purpose = f"choosing settings, {which}" if plan.second_round else "choosing settings"
                 later = [*([] if tuning else plan.second_round_steps), *plan.reported_steps]
                 announce(Stage(purpose, later, _choice_labels(plan, out)))
-                failures |= _train(more, out, runner, out / TUNING_FILE, failures, before=tuning)
+                _train(more, out, runner, out / TUNING_FILE, failures, before=tuning)
                 tuning += more
         runs = _final_runs(name, plan, out, tuning, failures)
         announce(Stage("the runs to report"))
-        failures |= _train(runs, out, runner, out / RESULTS_FILE, failures)
+        _train(runs, out, runner, out / RESULTS_FILE, failures)
         return StudyOutcome(out / RESULTS_FILE, failures)
 
 
@@ -64,17 +64,14 @@ def _train(
     out: Path,
     runner: Runner,
     file: Path,
-    failed_before: dict[str, str],
+    failures: dict[str, str],
     before: Sequence[StudyRun] = (),
-) -> dict[str, str]:
-    """Train runs and write the results of finished runs after those of `before`, also if training is interrupted."""
-    failures: dict[str, str] = {}
+) -> None:
+    """Train runs, add to `failures`, and write the results after those of `before`, also if training is interrupted."""
     try:
-        failures = runner({_within(run.folder, out): run.config for run in runs}, out)
+        failures |= runner({_within(run.folder, out): run.config for run in runs}, out)
     finally:
-        reasons = failed_before | failures
-        write_results(file, [collect(run, reasons.get(_within(run.folder, out))) for run in [*before, *runs]])
-    return failures
+        write_results(file, [collect(run, failures.get(_within(run.folder, out))) for run in [*before, *runs]])
 
 
 def _within(folder: Path, out: Path) -> str:

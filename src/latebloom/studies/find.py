@@ -1,6 +1,5 @@
 """Studies by name or from a file, and their plans; an error in a file becomes one sentence with its line."""
 
-import importlib
 import inspect
 import traceback
 from pathlib import Path
@@ -8,12 +7,12 @@ from pathlib import Path
 from latebloom.components import load_entry_points, members_of_module
 from latebloom.errors import ConfigError, unknown
 from latebloom.plugins import explain, load_file
+from latebloom.studies import holding, paper, timing  # noqa: F401 (the named studies, which register themselves)
 from latebloom.studies.plan import SCALES, Plan, Scale, Study
 
 
 def known_studies() -> dict[str, Study]:
     """Return the studies of this package and of plugins."""
-    importlib.import_module("latebloom.studies.named")
     load_entry_points()
     return {name: Study.named(name) for name in Study.members}
 
@@ -37,7 +36,6 @@ def find_study(name: str) -> Study:
 
 def studies_in(file: Path) -> dict[str, Study]:
     """Return the studies that a file defines."""
-    importlib.import_module("latebloom.studies.named")  # so that a duplicate name is an error
     module = load_file(file, "study")
     members = [member for member in members_of_module(module.__name__) if issubclass(member, Study)]
     if not members:

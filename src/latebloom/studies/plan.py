@@ -9,6 +9,7 @@ Run the studies in a file with `latebloom study my_file.py`.
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -68,72 +69,63 @@ class Plan:
 
     def __post_init__(self) -> None:
         require(isinstance(self.arms, Sequence), "arms", self.arms, "a list of Arm(name, config)")
-        _check_seeds("seeds", self.seeds)
-        _check_seeds("tuning_seeds", self.tuning_seeds)
-        _check_seeds("second_round", self.second_round)
-        if not self.arms or not self.seeds:
-            raise ConfigError("a study has at least one arm and one seed")
         for arm in self.arms:
             if not isinstance(arm, Arm) or not isinstance(arm.config, RunConfig):
                 raise ConfigError(f"the arms of a study must be Arm(name, config); {arm!r} is not")
-            _check_seeds(f"arm {arm.name}: seeds", arm.seeds)
+        reported = [("seeds", self.seeds), *((f"arm {arm.name}: seeds", arm.seeds) for arm in self.arms)]
+        held_out = [("tuning_seeds", self.tuning_seeds), ("second_round", self.second_round)]
+        for what, seeds in (*reported, *held_out):
+            is_valid = isinstance(seeds, Sequence) and all(type(seed) is int and seed >= 0 for seed in seeds)
+            require(is_valid, what, seeds, "a list of whole numbers, such as range(3)")
+            if len(set(seeds)) != len(seeds):
+                raise ConfigError(f"{what}: a seed occurs twice; each seed is one run")
+        if not self.arms or not self.seeds:
+            raise ConfigError("a study has at least one arm and one seed")
+        ((task, name), count), *_ = Counter((arm.task, arm.name) for arm in self.arms).most_common(1)
+        if count > 1:
+            raise ConfigError(f"two arms of a study are called {name} in {task}; names must be unique")
+        for arm in self.arms:
             if arm.choices and not self.tuning_seeds:
                 raise ConfigError(f"arm {arm.name}: choices need tuning_seeds")
-        names = [(arm.task, arm.name) for arm in self.arms]
-        if len(set(names)) != len(names):
-            double = next(name for name in names if names.count(name) > 1)
-            raise ConfigError(f"two arms of a study are called {double[1]} in {double[0]}; names must be unique")
         self._check_against()
-        reported = [(self.seeds, "seeds"), *((arm.seeds, f"arm {arm.name}: seeds") for arm in self.arms)]
-        held_out = [(self.tuning_seeds, "tuning_seeds"), (self.second_round, "second_round")]
-        for kept, what in held_out:
-            both = sorted({seed for seeds, _ in reported for seed in seeds} & set(kept))
-            if both:
-                raise ConfigError(
-                    f"{what}: tuning must use seeds that the study does not report; in both: "
-                    f"{', '.join(map(str, both))}"
-                )
+        for what, kept in held_out:
+            if both := sorted({seed for _, seeds in reported for seed in seeds} & set(kept)):
+                numbers = ", ".join(map(str, both))
+                raise ConfigError(f"{what}: tuning must use seeds that the study does not report; in both: {numbers}")
         if set(self.tuning_seeds) & set(self.second_round):
             raise ConfigError("second_round: its seeds must differ from tuning_seeds")
         if self.second_round:
             if not self.tuning_seeds:
                 raise ConfigError("second_round: it needs a first round; give tuning_seeds too")
             require(self.finalists >= 1, "finalists", self.finalists, "1 or more")
-        for seeds, what in (*reported, *held_out):
-            if len(set(seeds)) != len(seeds):
-                raise ConfigError(f"{what}: a seed occurs twice; each seed is one run")
 
     def _check_against(self) -> None:
         """Raise unless `against` names existing arms, and every pair at most once."""
-        pairs: set[tuple[str, str, str]] = set()
+        pairs: set[frozenset[tuple[str, str]]] = set()
         for arm in self.arms:
-            if not isinstance(arm.against, str | tuple | list) or not all(
-                isinstance(name, str) for name in arm.against
-            ):
-                raise ConfigError(
-                    f"arm {arm.name}: against: {arm.against!r} is neither the name of an arm nor a list of names"
-                )
+            field = f"arm {arm.name}: against"
+            if not isinstance(arm.against, str | tuple | list) or not all(isinstance(n, str) for n in arm.against):
+                raise ConfigError(f"{field}: {arm.against!r} is neither the name of an arm nor a list of names")
             beside = {other.name: other for other in self.arms if other.task == arm.task and other is not arm}
-            for other in arm.others:
-                if other == arm.name:
-                    raise ConfigError(f"arm {arm.name}: against: an arm cannot be compared with itself")
+            for name in arm.others:
+                if name == arm.name:
+                    raise ConfigError(f"{field}: an arm cannot be compared with itself")
                 if not beside:
-                    raise ConfigError(f"arm {arm.name}: against: there is no {other}, nor any other arm, on {arm.task}")
-                if other not in beside:
-                    raise unknown(f"arm {arm.name}: against", other, beside)
-                lengths = arm.config.training.length, beside[other].config.training.length
-                if lengths[0] != lengths[1]:
+                    raise ConfigError(f"{field}: there is no {name}, nor any other arm, on {arm.task}")
+                if name not in beside:
+                    raise unknown(field, name, beside)
+                length, other = arm.config.training.length, beside[name].config.training.length
+                if length != other:
                     raise ConfigError(
-                        f"arm {arm.name}: against: it is trained up to length {lengths[0]} and {other} up to "
-                        f"{lengths[1]}; arms are compared at multiples of one length"
+                        f"{field}: it is trained up to length {length} and {name} up to {other}; "
+                        "arms are compared at multiples of one length"
                     )
-                if not self._shared_seeds(arm, beside[other]):
-                    raise ConfigError(
-                        f"arm {arm.name}: against: it shares no seed with {other}, and equal seeds are compared"
-                    )
-                if pairs & {(arm.task, arm.name, other), (arm.task, other, arm.name)}:
-                    raise ConfigError(f"arm {arm.name}: against: it is compared with {other} already")
-                pairs.add((arm.task, arm.name, other))
+                if not self._shared_seeds(arm, beside[name]):
+                    raise ConfigError(f"{field}: it shares no seed with {name}, and equal seeds are compared")
+                pair = frozenset({(arm.task, arm.name), (arm.task, name)})
+                if pair in pairs:
+                    raise ConfigError(f"{field}: it is compared with {name} already")
+                pairs.add(pair)
 
     def seeds_of(self, arm: Arm) -> Sequence[int]:
         """Return the seeds of the runs of an arm."""
@@ -178,11 +170,6 @@ class Plan:
     def reported_steps(self) -> list[int]:
         """The steps of each run that is reported."""
         return [arm.config.training.steps for arm in self.arms for _ in self.seeds_of(arm)]
-
-
-def _check_seeds(what: str, seeds: object) -> None:
-    is_valid = isinstance(seeds, Sequence) and all(type(seed) is int and seed >= 0 for seed in seeds)
-    require(is_valid, what, seeds, "a list of whole numbers, such as range(3)")
 
 
 @dataclass(frozen=True)

@@ -51,18 +51,12 @@ SIZES: dict[Scale, Size] = {
         rates=(5e-4, 1e-3, 2e-3, 4e-3), noise=0.3, multiples=TO_SIXTEEN, sequences=2048,
     ),
 }  # fmt: skip
-# Sizes of studies with many arms: fewer steps; noise and seeds are those of `timing`.
+# Sizes of studies with many arms and no tuning: fewer steps; noise and seeds are those of `timing`.
 MANY_ARMS: dict[Scale, Size] = {
     "tiny": replace(SIZES["tiny"], rates=(3e-3, 6e-3), noise=0.2),
-    "paper": Size(
-        seeds=10, tuning_seeds=0, second_round=0, steps=10_000, width=64, batch=64,
-        rates=(6e-3, 1.2e-2), noise=0.2, multiples=TO_SIXTEEN, sequences=1024,
-    ),
-    "large": Size(
-        seeds=20, tuning_seeds=0, second_round=0, steps=20_000, width=128, batch=64,
-        rates=(2e-3, 4e-3), noise=0.2, multiples=TO_SIXTEEN, sequences=2048,
-    ),
-}  # fmt: skip
+    "paper": replace(SIZES["paper"], seeds=10, steps=10_000, rates=(6e-3, 1.2e-2), noise=0.2),
+    "large": replace(SIZES["large"], steps=20_000, width=128, batch=64, rates=(2e-3, 4e-3), noise=0.2),
+}
 FIRST_TUNING_SEED = 1_000
 """The first held-out seed; reported seeds begin at 0."""
 

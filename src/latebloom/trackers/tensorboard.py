@@ -1,13 +1,12 @@
 """TensorBoard."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from latebloom.config import RunConfig
-from latebloom.trackers.tracking import Tracker, TrackerSession
+from latebloom.trackers.tracking import Tracker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,11 +17,11 @@ class TensorBoard(Tracker):
 
     name: Literal["tensorboard"] = "tensorboard"
 
-    def build(self, folder: Path, config: RunConfig, first_step: int) -> TrackerSession:
+    def build(self, folder: Path, config: RunConfig, first_step: int) -> "TensorBoardSession":
         return TensorBoardSession(folder, config, first_step)
 
 
-class TensorBoardSession(TrackerSession):
+class TensorBoardSession:
     """Event files in FOLDER/tensorboard."""
 
     def __init__(self, folder: Path, config: RunConfig, first_step: int) -> None:
@@ -33,9 +32,9 @@ class TensorBoardSession(TrackerSession):
         if first_step == 0:
             self._writer.add_text("configuration", f"```json\n{json.dumps(config.to_json(), indent=2)}\n```")
 
-    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+    def log(self, numbers: dict[str, float], *, step: int) -> None:
         for name, value in numbers.items():
             self._writer.add_scalar(name, value, step)
 
-    def close(self) -> None:
+    def finish(self) -> None:
         self._writer.close()

@@ -1,14 +1,12 @@
 """The family of trackers, and the observer that sends metrics to one.
 
-A tracker is one file with two classes: the settings, a subclass of `Tracker` whose `build` opens a session, and the
-session, which receives the metrics of one run.
+A tracker is one file: a subclass of `Tracker` with its settings, whose `build` opens a session.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from latebloom.components import Component
 from latebloom.config import RunConfig
@@ -19,15 +17,13 @@ from latebloom.evaluation.result import Evaluation
 PROJECT = "latebloom"
 
 
-class TrackerSession(ABC):
-    """Receives the metrics of one run."""
+class TrackerSession(Protocol):
+    """Receives the metrics of one run; a run of W&B is one."""
 
-    @abstractmethod
-    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+    def log(self, numbers: dict[str, float], /, *, step: int) -> Any:
         """Record numbers by name, such as train/loss or check/75/accuracy."""
 
-    @abstractmethod
-    def close(self) -> None:
+    def finish(self) -> Any:
         """Write pending metrics and end the session."""
 
 
@@ -64,21 +60,19 @@ class Tracked:
 
     def __exit__(self, *error: Any) -> None:
         if self._session is not None:
-            self._session.close()
+            self._session.finish()
 
     def __call__(self, progress: Progress) -> None:
         if self._session is None:  # the first report has the step at which training begins
             self._session = self._tracker.build(self._folder, self._config, progress.step)
-        numbers = {
-            **progress.numbers,
-            **({} if progress.evaluation is None else evaluation_numbers(progress.evaluation)),
-        }
+        numbers = dict(progress.numbers)
+        if progress.evaluation is not None:
+            numbers |= _evaluation_numbers(progress.evaluation)
         if numbers:
-            self._session.log(progress.step, numbers)
+            self._session.log(numbers, step=progress.step)
 
 
-def evaluation_numbers(evaluation: Evaluation) -> dict[str, float]:
-    """Return the final evaluation as numbers by name."""
+def _evaluation_numbers(evaluation: Evaluation) -> dict[str, float]:
     numbers = {"test/reach": evaluation.reach}
     for count in evaluation.counts:
         numbers[f"test/{count.length}/accuracy"] = count.accuracy

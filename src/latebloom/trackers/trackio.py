@@ -1,6 +1,5 @@
 """trackio."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -18,16 +17,10 @@ class Trackio(Tracker):
     name: Literal["trackio"] = "trackio"
 
     def build(self, folder: Path, config: RunConfig, first_step: int) -> TrackerSession:
-        return TrackioSession(folder, config, first_step)
-
-
-class TrackioSession(TrackerSession):
-    """A run in trackio's database. A resumed run keeps its name; steps after its checkpoint are recorded twice."""
-
-    def __init__(self, folder: Path, config: RunConfig, first_step: int) -> None:
+        """Open a session. A resumed run keeps its name; steps after its checkpoint are recorded twice."""
         import trackio
 
-        self._run = trackio.init(
+        return trackio.init(
             project=PROJECT,
             name=f"{folder.name}-{config.hash}",
             config=config.to_json(),
@@ -36,9 +29,3 @@ class TrackioSession(TrackerSession):
             auto_log_gpu=False,
             auto_log_cpu=False,
         )
-
-    def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        self._run.log(dict(numbers), step=step)
-
-    def close(self) -> None:
-        self._run.finish()

@@ -1,7 +1,6 @@
 """Weights & Biases."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -19,18 +18,12 @@ class WeightsAndBiases(Tracker):
     name: Literal["wandb"] = "wandb"
 
     def build(self, folder: Path, config: RunConfig, first_step: int) -> TrackerSession:
-        return WeightsAndBiasesSession(folder, config, first_step)
-
-
-class WeightsAndBiasesSession(TrackerSession):
-    """A run of W&B, in FOLDER/wandb. Each start is a separate W&B run; the starts of a resumed run share a group."""
-
-    def __init__(self, folder: Path, config: RunConfig, first_step: int) -> None:
+        """Open a session in FOLDER/wandb. Each start is a W&B run; the starts of a resumed run share a group."""
         import wandb
 
         folder.mkdir(parents=True, exist_ok=True)
         mode = os.environ.get("WANDB_MODE", "offline")
-        self._run = wandb.init(
+        return wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=folder.name,
             group=f"{folder.name}-{config.hash}",
@@ -40,9 +33,3 @@ class WeightsAndBiasesSession(TrackerSession):
             reinit="create_new",
             settings=wandb.Settings(console="off"),
         )
-
-    def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        self._run.log(dict(numbers), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
