@@ -64,7 +64,8 @@ class _Processes(Workers):
             process.terminate()
 
     def take_ended(self) -> Iterator[Ended]:
-        for messages in wait(list(self._running), timeout=0.1):
+        ready: list[Any] = wait(list(self._running), timeout=0.1)
+        for messages in ready:
             wave, process = self._running[messages]
             (name,) = wave
             try:
