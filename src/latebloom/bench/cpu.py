@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from latebloom.bench.arms import check_peers, jax_lstm, latebloom_lstm, layer_inputs, single, textbook
+from latebloom.bench.arms import jax_lstm, latebloom_lstm, layer_inputs, single, textbook
 from latebloom.bench.measure import LENGTH, TURNS, Advance, Tell, bench_config, product_peak, step_operations, timed
 from latebloom.engine.process_state import keep_freed_memory
 
@@ -18,10 +18,8 @@ CPU = torch.device("cpu")
 LAYERS = {"Latebloom": latebloom_lstm, "JAX": jax_lstm}
 
 
-def bench_cpu(cores: int, *, seconds: float, peers: bool = False, tell: Tell) -> dict[str, Any]:
+def bench_cpu(cores: int, *, seconds: float, peers: bool, tell: Tell) -> dict[str, Any]:
     """Return steps per second of each arm, timed in turn, their ratios, and the share of the matrix-product peak."""
-    if peers:
-        check_peers()
     arms: dict[str, list[dict[str, Any]]] = {
         "one process, all threads": [{"threads": cores}],
         "one process a core": [{"threads": 1}] * cores,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from latebloom.bench.arms import captured, check_peers, fused_lstms, library_lstms, single, stacked, textbook
+from latebloom.bench.arms import captured, fused_lstms, library_lstms, single, stacked, textbook
 from latebloom.bench.measure import LENGTH, Advance, Arm, Tell, bench_config, product_peak, step_operations, take_turns
 from latebloom.config import RunConfig
 from latebloom.delay.triggers import at_step
@@ -28,8 +28,6 @@ def bench_gpu(
     device: torch.device, *, mode: Precision, seconds: float, growth: bool, peers: bool, tell: Tell
 ) -> dict[str, Any]:
     """Return every figure of the benchmark except the study of a hundred seeds."""
-    if peers:
-        check_peers()  # raises before anything is timed
     with precision(mode):
         peak = product_peak(device, 8192)
         report: dict[str, Any] = {"precision": mode, "product_peak_tflops": peak / 1e12}

@@ -7,6 +7,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from latebloom.bench.arms import check_peers
 from latebloom.bench.cpu import bench_cpu
 from latebloom.bench.gpu import bench_gpu, hundred_seeds
 from latebloom.engine.checkpoint import write_json
@@ -24,9 +25,11 @@ def run_bench(
     growth: bool,
     hundred: bool,
     steps: int,
-    peers: bool = False,
-) -> dict[str, Any]:
+    peers: bool,
+) -> None:
     """Run the benchmark of a device. The file is written before the long study too."""
+    if peers:
+        check_peers()
     chosen = choose_device(device)
     report: dict[str, Any] = {"environment": describe_environment(0, str(chosen))}
     with Console(stderr=True).status("starting") as status:
@@ -42,7 +45,6 @@ def run_bench(
             report |= bench_cpu(usable_cores(), seconds=seconds, peers=peers, tell=status.update)
     write_json(out, report)
     Console().print(gpu_table(report) if chosen.type == "cuda" else cpu_table(report))
-    return report
 
 
 def gpu_table(report: dict[str, Any]) -> Table:

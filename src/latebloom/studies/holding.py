@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from latebloom.config import RunConfig
 from latebloom.studies.plan import Arm, Plan, Scale, study
 from latebloom.studies.scales import (
     MANY_ARMS,
@@ -15,6 +14,7 @@ from latebloom.studies.scales import (
     staged,
     with_attention,
     with_state_noise,
+    with_training,
 )
 
 SEEDS: dict[Scale, int] = {"tiny": 2, "paper": 20, "large": 20}
@@ -33,19 +33,19 @@ def holding(scale: Scale) -> Plan:
     arms = [
         Arm("dat", dat),
         # Frozen attention whose output is zero would be a bypass, so it is compared with "random output".
-        Arm("freeze", delayed(_random_output(base), hold="freeze"), against="random output"),
+        Arm("freeze", delayed(with_attention(base, zero_output=False), hold="freeze"), against="random output"),
         Arm("ramp", delayed(base, hold="ramp", ramp_steps=ramp), against="dat"),
-        Arm("random output", _random_output(dat), against="dat"),
+        Arm("random output", with_attention(dat, zero_output=False), against="dat"),
         Arm("no look-back", with_attention(dat, look_back=False), against="dat"),
         Arm("sharpened", with_attention(dat, scores="log_n"), against="dat"),
         Arm("recall withheld", delayed(base, withhold=("recall",)), against="dat"),
-        Arm("recurrence at 0.3", replace(dat, training=replace(dat.training, recurrence_factor=0.3)), against="dat"),
+        Arm("recurrence at 0.3", with_training(dat, recurrence_factor=0.3), against="dat"),
         Arm("half the rate after", at_rate(dat, rate, rate / 2), against="dat"),
         Arm("state noise", with_state_noise(dat, size), against="dat"),
         # The effect of the second warm-up and decay of the learning rate that come with the delay.
-        Arm("no restart", replace(dat, training=replace(dat.training, restart=False)), against="dat"),
+        Arm("no restart", with_training(dat, restart=False), against="dat"),
         Arm("joint", base, against="dat"),
-        Arm("joint (restarted)", _restarted(base), against="joint"),
+        Arm("joint (restarted)", with_training(base, full=replace(base.training.full, cycles=2)), against="joint"),
         Arm("joint (state noise)", with_state_noise(base, size), against="joint"),
         # The effect of the delay of attention, apart from the later recall loss.
         Arm(
@@ -66,11 +66,3 @@ def holding(scale: Scale) -> Plan:
         arms.append(Arm(f"dat ({name})", replace(dat, task=task), against=("dat", f"joint ({name})")))
         arms.append(Arm(f"joint ({name})", replace(base, task=task), against="joint"))
     return Plan(arms, range(size.seeds))
-
-
-def _restarted(run: RunConfig) -> RunConfig:
-    return replace(run, training=replace(run.training, full=replace(run.training.full, cycles=2)))
-
-
-def _random_output(run: RunConfig) -> RunConfig:
-    return with_attention(run, zero_output=False)

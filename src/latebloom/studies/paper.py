@@ -18,6 +18,7 @@ from latebloom.studies.scales import (
     staged,
     with_attention,
     with_state_noise,
+    with_training,
 )
 from latebloom.tasks import ModularSum, Recall, Task
 
@@ -62,6 +63,5 @@ def _grid(size: Size, run: RunConfig) -> tuple[RunConfig, ...]:
         with_state_noise(form, size) if is_recurrent else with_attention(form, positions="none") for form in forms
     ]
     return tuple(
-        at_rate(replace(form, training=replace(form.training, weigh=weigh)), rate)
-        for form, rate, weigh in product(forms, size.rates, weighings)
+        at_rate(with_training(form, weigh=weigh), rate) for form, rate, weigh in product(forms, size.rates, weighings)
     )

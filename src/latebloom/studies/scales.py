@@ -78,8 +78,6 @@ def held_out(size: Size) -> dict[str, range]:
 
 ATTENTION: dict[str, Any] = {"look_back": True, "zero_output": True}
 """The attention of the studies: keys look back one token, and the output starts at zero."""
-
-
 LOG_N: dict[str, Any] = {**ATTENTION, "scores": "log_n"}
 """The same with log-n scaling of the scores."""
 
@@ -121,13 +119,12 @@ def staged(config: RunConfig, until: Trigger | None = None, **settings: Any) -> 
     """
     task = config.task
     later = tuple(answer for answer in task.answers if task.state_answer not in (None, answer))
-    config = replace(config, training=replace(config.training, restart=False))
-    return delayed(config, until, withhold=later, **settings)
+    return delayed(with_training(config, restart=False), until, withhold=later, **settings)
 
 
-def with_state_noise(config: RunConfig, size: Size) -> RunConfig:
-    """Return the run with state noise."""
-    return replace(config, training=replace(config.training, state_noise=size.noise))
+def with_training(config: RunConfig, **settings: Any) -> RunConfig:
+    """Return the run with other settings of training."""
+    return replace(config, training=replace(config.training, **settings))
 
 
 def with_attention(config: RunConfig, **settings: Any) -> RunConfig:
@@ -135,14 +132,13 @@ def with_attention(config: RunConfig, **settings: Any) -> RunConfig:
     return replace(config, model=replace(config.model, attention=replace(config.model.attention, **settings)))
 
 
+def with_state_noise(config: RunConfig, size: Size) -> RunConfig:
+    """Return the run with state noise."""
+    return with_training(config, state_noise=size.noise)
+
+
 def at_rate(config: RunConfig, rate: float, after: float | None = None) -> RunConfig:
     """Return the run with another learning rate; `after` is the rate after the switch, if it differs."""
-    training = config.training
-    return replace(
-        config,
-        training=replace(
-            training,
-            delayed=replace(training.delayed, learning_rate=rate),
-            full=replace(training.full, learning_rate=rate if after is None else after),
-        ),
-    )
+    delayed = replace(config.training.delayed, learning_rate=rate)
+    full = replace(config.training.full, learning_rate=rate if after is None else after)
+    return with_training(config, delayed=delayed, full=full)

@@ -75,7 +75,10 @@ def plan_waves(configs: Configs, folder: Path, fit: Callable[[RunConfig], int]) 
     once as fit."""
     left = unfinished(configs, folder)
     waves: list[Configs] = []
-    for members in _interrupted_stacks(folder):
+    for stack in sorted(folder.glob("stack-*")):
+        if latest_checkpoint(stack / "checkpoints") is None:
+            continue
+        members: dict[str, str] = RunFolder(stack).read_json(stack / "members.json")  # the hash of each run
         # Finished members too: a stack may have been killed while it wrote its results.
         is_wanted = all(name in configs and configs[name].matches(wanted) for name, wanted in members.items())
         if is_wanted and any(name in left for name in members):
@@ -103,12 +106,3 @@ def _fit_or_one(fit: Callable[[RunConfig], int], config: RunConfig) -> int:
         return fit(config)
     except ConfigError:
         return 1
-
-
-def _interrupted_stacks(folder: Path) -> list[dict[str, str]]:
-    """Return the names and hashes of the runs of each stack with a checkpoint."""
-    found = []
-    for stack in sorted(folder.glob("stack-*")):
-        if latest_checkpoint(stack / "checkpoints") is not None:
-            found.append(RunFolder(stack).read_json(stack / "members.json"))
-    return found
