@@ -16,6 +16,8 @@ A family is a class directly below `Component`. A member is a frozen, keyword-on
 Where a field of a family's type is given as a string, it means the member of that name with its defaults.
 """
 
+import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -27,6 +29,11 @@ from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 from latebloom.errors import ConfigError, unknown
 from latebloom.fields import check_fields
+
+
+class UnknownComponentError(ConfigError):
+    """A name that no component of a family has."""
+
 
 ENTRY_POINTS = "latebloom"
 """The group of entry points that plugins register their modules under."""
@@ -41,15 +48,23 @@ class Component:
     """The members of a family by name."""
     configurable: ClassVar[bool] = True
     """Whether a configuration can hold the member; one that needs an object of Python's, such as a function, cannot."""
+    _source: ClassVar[tuple[str, str, str | None]]
+    """Where the class is defined."""
     name: str
+
+    def __new__(cls, *arguments: Any, **settings: Any) -> Self:
+        if mistake := _mistake_in(cls):
+            raise ConfigError(f"{family_of(cls).kind()}: {mistake}")
+        return super().__new__(cls)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if Component in cls.__bases__:
             cls.members = {}
         elif isinstance(name := cls.__dict__.get("name"), str):
+            cls._source = cls.__qualname__, cls.__module__, getattr(sys.modules.get(cls.__module__), "__file__", None)
             known = cls.members.get(name)
-            if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            if known is not None and known._source != cls._source:
                 raise ConfigError(
                     f"{family_of(cls).kind()}: {name!r} is defined twice, as {known.__qualname__} in {_place(known)} "
                     f"and as {cls.__qualname__} in {_place(cls)}; rename one"
@@ -75,14 +90,10 @@ class Component:
         broken = {} if name in cls.members else load_entry_points()
         if name not in cls.members:
             notes = [f"{plugin} cannot be imported ({reason})" for plugin, reason in broken.items()]
-            raise ConfigError("; ".join([str(unknown(field or cls.kind(), name, cls.choices())), *notes]))
+            raise UnknownComponentError("; ".join([str(unknown(field or cls.kind(), name, cls.choices())), *notes]))
         member = cls.members[name]
-        settings = vars(member).get("__dataclass_fields__")
-        if settings is None or settings["name"].default != name:
-            raise ConfigError(
-                f"{field or cls.kind()}: {member.__qualname__} in {_place(member)} is no dataclass with a name; write "
-                f'@dataclass(frozen=True, kw_only=True) above it and name: Literal["{name}"] = "{name}" in it'
-            )
+        if mistake := _mistake_in(member):
+            raise ConfigError(f"{field or cls.kind()}: {mistake}")
         return member
 
     @classmethod
@@ -102,6 +113,28 @@ class Component:
 
         members = {name: handler.generate_schema(member) for name, member in cls.choices().items()}
         return core_schema.tagged_union_schema(members, discriminator="name")
+
+
+def _mistake_in(member: type[Component]) -> str | None:
+    """Return what a class lacks to be a component, in words."""
+    own: dict[str, Any] = dict(vars(member))
+    settings, name = own.get("__dataclass_fields__"), own.get("name")
+    if settings is not None and name is not None and settings["name"].default == name:
+        return None
+    name = name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", member.__name__).lower()
+    return (
+        f"{member.__qualname__} in {_place(member)} is no dataclass with a name; write "
+        f'@dataclass(frozen=True, kw_only=True) above it and name: Literal["{name}"] = "{name}" in it'
+    )
+
+
+def check_definitions(module: str) -> None:
+    """Raise if a class of a module should be a component and lacks something; abstract and base classes may."""
+    for kind in vars(sys.modules[module]).values():
+        is_member = isinstance(kind, type) and issubclass(kind, Component) and kind.__module__ == module
+        is_base = not is_member or is_family(kind) or inspect.isabstract(kind) or kind.__subclasses__()
+        if not is_base and (mistake := _mistake_in(kind)):
+            raise ConfigError(f"{kind.kind()}: {mistake}")
 
 
 def families() -> list[type[Component]]:

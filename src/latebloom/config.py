@@ -19,7 +19,7 @@ from latebloom.evaluation.settings import Evaluating
 from latebloom.fields import check_fields
 from latebloom.models.settings import Model
 from latebloom.older_formats import migrate_run, older_forms
-from latebloom.plugins import load_imports, origins
+from latebloom.plugins import imported, origins
 from latebloom.tasks import Composite, Task
 from latebloom.validation import read_settings
 
@@ -96,11 +96,11 @@ class RunConfig:
             )
         for answer in delay.withhold:
             if answer not in self.task.answers:
-                raise unknown("delay.withhold", answer, self.task.answers)
+                raise ConfigError(f"{unknown('delay.withhold', answer, self.task.answers)}, or [] to withhold nothing")
         if set(delay.withhold) == set(self.task.answers):
             raise ConfigError(
                 f"delay.withhold: {', '.join(delay.withhold)} are all the answers of {self.task.name}; "
-                "leave at least one to learn from"
+                "leave at least one to learn from, or write [] to withhold nothing"
             )
         try:
             check_trigger(delay.until, self.training.steps)
@@ -229,25 +229,20 @@ def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
 
 def config_from(data: Any) -> RunConfig:
     """Return a configuration from plain data; fields left out have their defaults."""
-    missing: dict[str, str] = {}
-    if isinstance(data, dict):
-        if isinstance(imports := data.get("imports"), list | tuple):
-            missing = load_imports(_absolute(name) for name in imports if isinstance(name, str))
-            found = [name for name in imports if not isinstance(name, str) or _absolute(name) not in missing]
-            data = {**data, "imports": [_absolute(name) if isinstance(name, str) else name for name in found]}
-        delay = data.get("delay")
-        if isinstance(delay, dict) and isinstance(delay.get("withhold"), str):  # a name, or several with commas
-            data = {**data, "delay": {**delay, "withhold": [name for name in delay["withhold"].split(",") if name]}}
-    try:
+    data = dict(data) if isinstance(data, dict) else data
+    named = data.get("imports") if isinstance(data, dict) else None
+    names = [_absolute(name) for name in named] if isinstance(named, list | tuple) else []
+    with imported(name for name in names if isinstance(name, str)) as missing:
+        if names:
+            data["imports"] = [name for name in names if name not in missing]
+        delay = data.get("delay") if isinstance(data, dict) else None
+        if isinstance(delay, dict) and isinstance(withhold := delay.get("withhold"), str):  # one name, or with commas
+            data["delay"] = {**delay, "withhold": [name for name in withhold.split(",") if name]}
         return read_settings(RunConfig, migrate_run(data))
-    except ConfigError as error:
-        if missing and "is not known" in str(error):
-            raise ConfigError("; ".join([str(error), *missing.values()])) from None
-        raise
 
 
-def _absolute(name: str) -> str:
-    return str(Path(name).resolve()) if name.endswith(".py") else name
+def _absolute(name: Any) -> Any:
+    return str(Path(name).resolve()) if isinstance(name, str) and name.endswith(".py") else name
 
 
 def _names_component(name: str) -> bool:
@@ -270,6 +265,10 @@ def _value(text: str) -> Any:
         return text
 
 
+NONE = {"delay": None, "delay.withhold": []}
+"""The fields for which `none` on the command line means that there is nothing."""
+
+
 def _put(data: dict[str, Any], keys: list[str], text: str, name: str) -> None:
     for key in keys[:-1]:
         inner = data.get(key, {})
@@ -280,8 +279,8 @@ def _put(data: dict[str, Any], keys: list[str], text: str, name: str) -> None:
         data[key] = inner
         data = inner
     last, value = keys[-1], _value(text)
-    if name == "delay" and text.lower() == "none":  # in other fields none is a name, as in positions=none
-        value = None
+    if name in NONE and text.lower() == "none":  # in other fields none is a name, as in positions=none
+        value = NONE[name]
     if isinstance(value, str) and _names_component(name) and last != "name":
         data = data.setdefault(last, {})  # positions=rotary is positions.name=rotary
         last = "name"

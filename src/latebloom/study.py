@@ -21,6 +21,7 @@ from latebloom.studies.execute import StudyOutcome, execute
 from latebloom.studies.find import find_study, known_studies, plan_of, studies_in
 from latebloom.studies.local import train_all
 from latebloom.studies.plan import SCALES, Plan, Scale, Stage
+from latebloom.tasks.contract import check_own_task
 
 Trainer = Callable[..., dict[str, str]]
 """`train_all`, or the same on a cluster."""
@@ -80,6 +81,8 @@ def train_plan(
     device: str | None = None,
 ) -> StudyOutcome:
     """Train the runs of a plan that are not finished, and show their progress."""
+    for arm in plan.arms:
+        check_own_task(arm.config.task, arm.config.training.length)
     with RunProgress() as bar:
 
         def announce(stage: Stage) -> None:

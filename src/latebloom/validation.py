@@ -49,7 +49,7 @@ def _with_members(kind: Any, data: Any, path: str) -> Any:
         name = data.get("name") if isinstance(data, dict) else data
         if not isinstance(name, str):
             return data
-        member = family.choices().get(name) or family.find(name, f"{path}.name" if isinstance(data, dict) else path)
+        member = family.find(name, f"{path}.name" if isinstance(data, dict) else path)
         if not member.configurable:
             raise ConfigError(
                 f"{path}.name: {name!r} cannot be in a configuration; choices: {', '.join(family.choices())}"

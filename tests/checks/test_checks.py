@@ -140,6 +140,7 @@ BROKEN = {
     "has_large_enough_vocabulary": lambda: task(vocabulary_size=property(lambda self: 10)),
     "has_columns_for_its_answers": lambda: task(answers=("total",), chance=property(lambda self: {"total": 0.1})),
     "scores_the_last_column": lambda: task(lambda b, key, rows: keyed(b, positions=b.positions.flip(1))),
+    "has_state_answer": lambda: task(state_answer="total"),
     "has_chance_level": lambda: task(chance=property(lambda self: {"sum": 0.01})),
     "agrees_with_its_oracle": lambda: task(lambda b, key, rows: keyed(b, targets=(b.targets + 1) % 10)),
     "task.can_be_stacked": lambda: task(lambda b, key, rows: keyed(b, tokens=b.tokens * int(b.tokens.max() > 0))),
@@ -191,6 +192,13 @@ def test_reasons_are_in_words():
     assert reason(BROKEN["has_large_enough_vocabulary"](), "below vocabulary_size") == (
         "a token is 10, so vocabulary_size must be 11 or more; it is 10"
     )
+    assert reason(task(lambda b, key, rows: keyed(b, targets=b.targets + 90)), "below vocabulary_size").startswith(
+        "an answer is 9"
+    )
+    assert reason(BROKEN["has_chance_level"](), "best constant guess").startswith(
+        "chance of sum is 1%, and always answering "
+    )
+    assert "integers(key, rows, ...) from latebloom.tasks.random" in reason(BROKEN["is_pure"](), "depends on nothing")
     assert reason(ModularSum(), "of several columns") == "the loss has 15 of sum, and accuracy counts the last"
     assert "declare stacking" in reason(BROKEN["task.can_be_stacked"](), "in a stack")
     assert reason(variant(LSTM, stacking="none"), "in a stack") == "it declares that it cannot be stacked"
@@ -212,10 +220,13 @@ def test_a_component_is_found_by_its_name_in_a_module_or_in_a_file(tmp_path):
 
 
 def test_the_command_prints_a_line_for_each_property_and_ends_with_1_where_one_fails(tmp_path, capsys):
+    main(["check", "modular_sum", "recall"])
+    said = capsys.readouterr().out
+    assert said.index("task modular_sum") < said.index("task recall")
     main(["check", "modular_sum"])
     said = capsys.readouterr().out
     assert "  holds           a batch depends on nothing but (seed, split, index, length)\n" in said
-    assert "holds: 14, fails: 0, not applicable: 0" in said
+    assert "holds: 15, fails: 0, not applicable: 0" in said
     file = tmp_path / "mine.py"
     file.write_text(
         "from dataclasses import dataclass\nfrom typing import Literal\nfrom latebloom.tasks import ModularSum\n\n\n"

@@ -57,7 +57,7 @@ def has_declared_sums(scores: Scores) -> None:
     if scores.row_sum is None:
         skip("it declares no row_sum")
     q, k, _ = queries_keys_values()
-    sums = layer_of(scores).weights(q, k, numbers(B, T, D)).sum(dim=-1)
+    sums = layer_of(scores).weights(q, k, numbers(B, T, D)).detach().sum(dim=-1)
     off = float((sums - scores.row_sum).abs().max())
     require(off < 1e-6, f"they are off from {scores.row_sum:g} by up to {off:.2g}; declare row_sum = None if they vary")
 

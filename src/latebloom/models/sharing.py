@@ -13,7 +13,7 @@ from torch import nn
 
 from latebloom.errors import CheckpointError, ConfigError
 from latebloom.older_formats import migrate_model
-from latebloom.plugins import load_imports, origins
+from latebloom.plugins import imported, origins
 from latebloom.validation import read_settings
 
 if TYPE_CHECKING:
@@ -80,11 +80,8 @@ def read_model_settings(config: dict[str, Any]) -> "Model":
     """Return the settings in the config.json of a saved model, of this version or an earlier one."""
     from latebloom.models.settings import Model
 
-    missing = load_imports(config.get("imports", []))
-    try:
+    with imported(config.get("imports", [])):
         return read_settings(Model, migrate_model(config.get("model")), "model")
-    except ConfigError as error:
-        raise ConfigError("; ".join([str(error), *missing.values()])) from None
 
 
 def _download(name: str, revision: str | None) -> Path:
