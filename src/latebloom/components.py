@@ -176,14 +176,10 @@ def components_in(settings: Any) -> Iterator[Component]:
             yield from components_in(item)
 
 
-def members_of_module(module: str, with_submodules: bool = False) -> list[type[Component]]:
-    """Return the components that a module defines, or that a package does."""
+def members_of_module(module: str) -> list[type[Component]]:
+    """Return the components that a module or a package defines."""
     members = [member for family in families() for member in family.members.values()]
-    return [
-        member
-        for member in members
-        if member.__module__ == module or (with_submodules and member.__module__.startswith(f"{module}."))
-    ]
+    return [member for member in members if f"{member.__module__}.".startswith(f"{module}.")]
 
 
 def forget_module(module: str) -> None:

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,10 +41,7 @@ def load(name: str, field: str = "--import") -> ModuleType:
     """Import a module or a Python file; what it defines is known by name from then on."""
     if name.endswith(".py"):
         return load_file(Path(name), field)
-    try:
-        found = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        found = None
+    found = _find(name)
     if found is None:
         raise ConfigError(f"{field}: there is no module {name!r}; give one that can be imported, or a Python file")
     if found.origin is not None and (known := _loaded.get(str(Path(found.origin).resolve()))):
@@ -54,6 +52,13 @@ def load(name: str, field: str = "--import") -> ModuleType:
         return module
     except Exception as error:
         raise ConfigError(f"{field}: {name}{_line(error, found.origin)}: {_explain(error, found.origin)}") from error
+
+
+def _find(module: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
 
 
 def load_file(file: Path, field: str = "--import", *, as_path: Path | None = None) -> ModuleType:
@@ -148,7 +153,7 @@ def imported(names: Iterable[str]) -> Iterator[set[str]]:
     for name in names:
         if name in _sent:
             load_file(_sent[name], "imports", as_path=Path(name))
-        elif _is_here(name):
+        elif Path(name).is_file() if name.endswith(".py") else _find(name):
             load(name, "imports")
         else:
             kind = "file" if name.endswith(".py") else "module"
@@ -158,13 +163,6 @@ def imported(names: Iterable[str]) -> Iterator[set[str]]:
     except UnknownComponentError as error:
         hints = missing.values() or ["if it is your own, give its file with --import FILE.py"]
         raise ConfigError("; ".join([str(error), *hints])) from None
-
-
-def _is_here(name: str) -> bool:
-    try:
-        return Path(name).is_file() if name.endswith(".py") else importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False
 
 
 def plugin_sources(names: Iterable[str]) -> dict[str, bytes]:

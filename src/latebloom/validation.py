@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from latebloom.components import families, family_in, family_of, is_family, required_fields
+from latebloom.components import Component, families, family_in, family_of, is_family, required_fields
 from latebloom.errors import ConfigError
 
 S = TypeVar("S")
@@ -34,8 +34,9 @@ def _adapter(kind: Any, known: tuple[type, ...]) -> Any:
     """Return pydantic's adapter of a kind; `known` is part of the cache key."""
     from pydantic import ConfigDict, TypeAdapter
 
-    for part in _kinds_below(kind):
-        part.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    for _, part in _walk(kind):
+        if is_dataclass(part):
+            part.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     return TypeAdapter(kind)
 
 
@@ -73,18 +74,20 @@ def _settings_in(kind: Any) -> Any:
     return next((item for item in kinds if isinstance(item, type) and is_dataclass(item)), None)
 
 
-def _kinds_below(kind: Any) -> Iterator[type]:
-    """Yield a kind of settings and the kinds of its fields, recursively."""
+def _walk(kind: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the path and the type of a kind of settings and of all fields in it, at any depth."""
     if is_family(kind):
         for member in kind.choices().values():
-            yield from _kinds_below(member)
-    elif isinstance(kind, type) and is_dataclass(kind):
-        yield kind
-        for inner in get_type_hints(kind).values():
-            yield from _kinds_below(inner)
+            yield from _walk(member, path)
+        return
+    yield path, kind
+    if isinstance(kind, type) and is_dataclass(kind):
+        for name, inner in get_type_hints(kind).items():
+            if name in kind.__dataclass_fields__:
+                yield from _walk(inner, (*path, name))
     else:
         for argument in get_args(kind):
-            yield from _kinds_below(argument)
+            yield from _walk(argument, path)
 
 
 def _sentence(kind: type, data: Any, path: str, detail: Any) -> str:
@@ -100,12 +103,8 @@ def _sentence(kind: type, data: Any, path: str, detail: Any) -> str:
             return f"{field}.{inner}" if field else inner
         case "unexpected_keyword_argument":
             choices = [f.name for f in fields(owner)]
-            near = get_close_matches(names[-1], choices, n=1)
-            hint = (
-                f"did you mean {near[0]}? "
-                if near
-                else _members_with(owner, names[-1]) or _sections_with(kind, path, names[-1])
-            )
+            near = [f"did you mean {name}? " for name in get_close_matches(names[-1], choices, n=1)]
+            hint = near[0] if near else _members_with(owner, names[-1]) or _sections_with(kind, path, names[-1])
             return f"{field}: there is no such field (value {value}); {hint}choices: {', '.join(choices)}"
         case "missing" | "missing_argument":
             example = f"; write for example {field}={SAMPLES[here_kind]}" if here_kind in SAMPLES else ""
@@ -126,31 +125,15 @@ def _sentence(kind: type, data: Any, path: str, detail: Any) -> str:
 
 def _members_with(member: type, name: str) -> str:
     """Return a hint with the other members of the family that have a field of this name."""
-    members = family_of(member).choices() if any(map(is_family, member.__mro__)) else {}
-    settings: dict[str, Any] = members
-    others = [f"name={other}" for other, kind in settings.items() if name in {f.name for f in fields(kind)}]
+    members: dict[str, Any] = family_of(member).choices() if issubclass(member, Component) else {}
+    others = [f"name={other}" for other, kind in members.items() if name in kind.__dataclass_fields__]
     return f"it belongs to {' and '.join(others)}; " if others else ""
 
 
 def _sections_with(kind: type, path: str, name: str) -> str:
     """Return a hint with the fields of this name in other sections."""
-    found = dict.fromkeys(".".join(filter(None, [path, *place])) for place in _paths(kind) if place[-1] == name)
+    found = dict.fromkeys(".".join(filter(None, [path, *place])) for place, _ in _walk(kind) if place[-1:] == (name,))
     return f"did you mean {' or '.join(found)}? " if found else ""
-
-
-def _paths(kind: Any) -> Iterator[list[str]]:
-    """Yield the paths of all fields in settings of a kind."""
-    if is_family(kind):
-        for member in kind.choices().values():
-            yield from _paths(member)
-    elif isinstance(kind, type) and is_dataclass(kind):
-        hints = get_type_hints(kind)
-        for inner in fields(kind):
-            yield [inner.name]
-            yield from ([inner.name, *rest] for rest in _paths(hints[inner.name]))
-    else:
-        for argument in get_args(kind):
-            yield from _paths(argument)
 
 
 def _how_to_choose(field: str, kind: Any, wanted: Any) -> str:
