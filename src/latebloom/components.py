@@ -30,14 +30,13 @@ from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin
 from latebloom.errors import ConfigError, unknown
 from latebloom.fields import check_fields
 
-
-class UnknownComponentError(ConfigError):
-    """A name that no component of a family has."""
-
-
 ENTRY_POINTS = "latebloom"
 """The group of entry points that plugins register their modules under."""
 PACKAGE = __name__.partition(".")[0]
+
+
+class UnknownComponentError(ConfigError):
+    """A name that no component of a family has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +52,7 @@ class Component:
     name: str
 
     def __new__(cls, *arguments: Any, **settings: Any) -> Self:
-        if mistake := _mistake_in(cls):
-            raise ConfigError(f"{family_of(cls).kind()}: {mistake}")
+        _require_complete(cls, cls.kind())
         return super().__new__(cls)
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -92,8 +90,7 @@ class Component:
             notes = [f"{plugin} cannot be imported ({reason})" for plugin, reason in broken.items()]
             raise UnknownComponentError("; ".join([str(unknown(field or cls.kind(), name, cls.choices())), *notes]))
         member = cls.members[name]
-        if mistake := _mistake_in(member):
-            raise ConfigError(f"{field or cls.kind()}: {mistake}")
+        _require_complete(member, field or cls.kind())
         return member
 
     @classmethod
@@ -115,26 +112,25 @@ class Component:
         return core_schema.tagged_union_schema(members, discriminator="name")
 
 
-def _mistake_in(member: type[Component]) -> str | None:
-    """Return what a class lacks to be a component, in words."""
+def _require_complete(member: type[Component], field: str, *, own_name: bool = False) -> None:
+    """Raise unless a class is a dataclass whose name has a default, which it may inherit unless `own_name`."""
     own: dict[str, Any] = dict(vars(member))
-    settings, name = own.get("__dataclass_fields__"), own.get("name")
-    if settings is not None and name is not None and settings["name"].default == name:
-        return None
-    name = name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", member.__name__).lower()
-    return (
-        f"{member.__qualname__} in {_place(member)} is no dataclass with a name; write "
-        f'@dataclass(frozen=True, kw_only=True) above it and name: Literal["{name}"] = "{name}" in it'
-    )
+    settings = own.get("__dataclass_fields__")
+    has_name = settings is not None and settings["name"].default == getattr(member, "name", None)
+    if not has_name or (own_name and "name" not in own):
+        name = own.get("name") or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", member.__name__).lower()
+        raise ConfigError(
+            f"{field}: {member.__qualname__} in {_place(member)} is no dataclass with a name; write "
+            f'@dataclass(frozen=True, kw_only=True) above it and name: Literal["{name}"] = "{name}" in it'
+        )
 
 
 def check_definitions(module: str) -> None:
     """Raise if a class of a module should be a component and lacks something; abstract and base classes may."""
     for kind in vars(sys.modules[module]).values():
         is_member = isinstance(kind, type) and issubclass(kind, Component) and kind.__module__ == module
-        is_base = not is_member or is_family(kind) or inspect.isabstract(kind) or kind.__subclasses__()
-        if not is_base and (mistake := _mistake_in(kind)):
-            raise ConfigError(f"{kind.kind()}: {mistake}")
+        if is_member and not (is_family(kind) or inspect.isabstract(kind) or kind.__subclasses__()):
+            _require_complete(kind, kind.kind(), own_name=True)
 
 
 def families() -> list[type[Component]]:
