@@ -413,6 +413,7 @@ WRONG_TASKS = {
     'return {"sum": 0.5}': "chance is given for sum; `answers` has parity",
     'return {"parity": 0.1}': "chance of parity is 10%, and always answering ",
     'state_answer: ClassVar = "sum"': "state_answer is 'sum', which is not in `answers` (parity)",
+    "bits = integers(key, rows, 0, length, 2) * 1.0": "a token is a number of torch.float32; it must be torch.int64",
     "bits = integers(key, rows, 0, lenght, 2)": "NameError: name 'lenght' is not defined (parts.py, line 38)",
 }
 RIGHT = {

@@ -6,6 +6,8 @@ Each rule has the property in its docstring, and returns why it does not hold, o
 import sys
 from math import sqrt
 
+import torch
+
 from latebloom.components import origin_of
 from latebloom.errors import ConfigError
 from latebloom.plugins import explain_at
@@ -29,6 +31,8 @@ def has_declared_shape(task: Task, batch: Batch, length: int) -> str | None:
 def has_large_enough_vocabulary(task: Task, batch: Batch, length: int) -> str | None:
     """tokens and answers are numbers below vocabulary_size"""
     for what, found in (("a token", batch.tokens), ("an answer", batch.targets)):
+        if found.dtype != torch.int64:
+            return f"{what} is a number of {found.dtype}; it must be torch.int64"
         high, low, size = int(found.max()), int(found.min()), task.vocabulary_size
         if low < 0:
             return f"{what} is {low}"
