@@ -381,21 +381,28 @@ def test_an_unknown_component_says_how_to_name_its_file():
         config_from({"task": "partiy"})
 
 
+NAME = '    name: Literal["parity"] = "parity"\n'
+
+
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("before", "after", "lacking"),
     [
-        ("@dataclass(frozen=True, kw_only=True)\nclass Parity", "class Parity"),
-        ('    name: Literal["parity"] = "parity"\n', ""),
-        ('    name: Literal["parity"] = "parity"\n', '    name: Literal["parity"]\n'),
+        (
+            "@dataclass(frozen=True, kw_only=True)\nclass Parity",
+            "class Parity",
+            "@dataclass(frozen=True, kw_only=True) above it",
+        ),
+        (NAME, "", f"{NAME.strip()} in it"),
+        (NAME, '    name: Literal["parity"]\n', f"{NAME.strip()} in it"),
+        (NAME, '    name = "parity"\n', f"{NAME.strip()} in it"),
     ],
 )
-def test_a_component_that_lacks_something_says_what_to_add(tmp_path, before, after):
+def test_a_component_that_lacks_something_says_what_to_add(tmp_path, before, after, lacking):
     (tmp_path / "parts.py").write_text(COMPONENTS.replace(before, after))
     with pytest.raises(ConfigError) as caught:
         plugins.load(str(tmp_path / "parts.py"))
     assert str(caught.value).endswith(
-        f"task: Parity in {tmp_path / 'parts.py'} is no dataclass with a name; write @dataclass(frozen=True, "
-        'kw_only=True) above it and name: Literal["parity"] = "parity" in it'
+        f"task: Parity in {tmp_path / 'parts.py'} is no dataclass with a name; write {lacking}"
     )
 
 

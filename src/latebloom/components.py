@@ -25,7 +25,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import UnionType
-from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin
+from typing import Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
 
 from latebloom.errors import ConfigError, unknown
 from latebloom.fields import check_fields
@@ -33,6 +33,7 @@ from latebloom.fields import check_fields
 ENTRY_POINTS = "latebloom"
 """The group of entry points that plugins register their modules under."""
 PACKAGE = __name__.partition(".")[0]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class UnknownComponentError(ConfigError):
@@ -115,14 +116,16 @@ class Component:
 def _require_complete(member: type[Component], field: str, *, own_name: bool = False) -> None:
     """Raise unless a class is a dataclass whose name has a default, which it may inherit unless `own_name`."""
     own: dict[str, Any] = dict(vars(member))
-    settings = own.get("__dataclass_fields__")
+    settings, name = own.get("__dataclass_fields__"), own.get("name")
     has_name = settings is not None and settings["name"].default == getattr(member, "name", None)
-    if not has_name or (own_name and "name" not in own):
-        name = own.get("name") or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", member.__name__).lower()
-        raise ConfigError(
-            f"{field}: {member.__qualname__} in {_place(member)} is no dataclass with a name; write "
-            f'@dataclass(frozen=True, kw_only=True) above it and name: Literal["{name}"] = "{name}" in it'
-        )
+    if has_name and (name is not None or not own_name):
+        return
+    lacking = [] if settings else ["@dataclass(frozen=True, kw_only=True) above it"]
+    if name is None or "name" not in inspect.get_annotations(member):
+        name = name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", member.__name__).lower()
+        lacking.append(f'name: Literal["{name}"] = "{name}" in it')
+    what = f"{member.__qualname__} in {_place(member)}"
+    raise ConfigError(f"{field}: {what} is no dataclass with a name; write {' and '.join(lacking)}")
 
 
 def check_definitions(module: str) -> None:
@@ -184,18 +187,23 @@ def forget_module(module: str) -> None:
         del family_of(member).members[member.name]
 
 
-def define(family: type[Component], name: str, function: Callable[..., Any], **methods: Any) -> None:
-    """Define a member without settings that stands for a function; its docstring is the function's."""
-    body = {
-        "__module__": function.__module__,
-        "__qualname__": function.__qualname__,
-        "__doc__": function.__doc__,
-        "__annotations__": {"name": Literal[name]},
-        "name": name,
-        "function": staticmethod(function),
-        **methods,
-    }
-    dataclass(frozen=True, kw_only=True)(type(function.__name__, (family,), body))
+def define(family: type[Component], name: str) -> Callable[[F], F]:
+    """Register a function as a member without settings whose `build` calls it; a decorator."""
+
+    def register(function: F) -> F:
+        body = {
+            "__module__": function.__module__,
+            "__qualname__": function.__qualname__,
+            "__doc__": function.__doc__,
+            "__annotations__": {"name": Literal[name]},
+            "name": name,
+            "function": staticmethod(function),
+            "build": lambda self, *arguments: function(*arguments),
+        }
+        dataclass(frozen=True, kw_only=True)(type(function.__name__, (family,), body))
+        return function
+
+    return register
 
 
 def origin_of(member: type) -> str | None:

@@ -34,9 +34,9 @@ def _adapter(kind: Any, known: tuple[type, ...]) -> Any:
     """Return pydantic's adapter of a kind; `known` is part of the cache key."""
     from pydantic import ConfigDict, TypeAdapter
 
-    for _, part in _walk(kind):
-        if is_dataclass(part):
-            part.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    parts: list[Any] = [part for _, part in _walk(kind) if is_dataclass(part)]
+    for part in parts:
+        part.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     return TypeAdapter(kind)
 
 

@@ -202,7 +202,10 @@ def test_reasons_are_in_words():
     assert reason(BROKEN["has_chance_level"](), "best constant guess").startswith(
         "chance of sum is 1%, and always answering "
     )
-    assert "integers(key, rows, ...) from latebloom.tasks.random" in reason(BROKEN["is_pure"](), "depends on nothing")
+    cure = "; draw random numbers with integers(key, rows, ...) from latebloom.tasks.random, not with torch.randint"
+    assert reason(BROKEN["is_pure"](), "depends on nothing") == f"the same batch differs the second time{cure}"
+    drawn = task(lambda b, key, rows: keyed(b, tokens=torch.randint(10, b.tokens.shape)))
+    assert reason(drawn, "in a stack").endswith(cure)
     assert reason(ModularSum(), "of several columns") == "the loss has 15 of sum, and accuracy counts the last"
     assert "declare stacking" in reason(BROKEN["task.can_be_stacked"](), "in a stack")
     assert reason(variant(LSTM, stacking="none"), "in a stack") == "it declares that it cannot be stacked"

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from latebloom.checks.check import Fails, checks, require, skip
 from latebloom.tasks import Batch, Task, contract
 
+KEYED = "draw random numbers with integers(key, rows, ...) from latebloom.tasks.random, not with torch.randint"
 MANY = 1024
 """Sequences from which frequencies are estimated."""
 
@@ -40,11 +41,7 @@ def is_pure(task: Task) -> None:
         first = draw(task, length)
         torch.manual_seed(12345)
         draw(task, length, seed=7)
-        require(
-            _same(first, draw(task, length)),
-            "the same batch differs the second time; draw random numbers with integers(key, rows, ...) from "
-            "latebloom.tasks.random, not with torch.randint",
-        )
+        require(_same(first, draw(task, length)), f"the same batch differs the second time; {KEYED}")
 
 
 @checks(Task)
@@ -128,7 +125,8 @@ def can_be_stacked(task: Task) -> None:
         together = torch.func.vmap(tokens)(seeds)
     except Exception as error:
         reason = str(error).splitlines()[0]
-        raise Fails(f'it cannot run under torch.func.vmap ({reason}); declare stacking = "loop"') from error
+        cure = KEYED if "random" in reason else 'declare stacking = "loop"'
+        raise Fails(f"it cannot run under torch.func.vmap ({reason}); {cure}") from error
     for i in range(3):
         alone = _parts(draw(task, length, seed=i, index=4, size=4))
         same = all(torch.equal(one[i], other) for one, other in zip(together, alone, strict=True))
