@@ -150,11 +150,11 @@ def family_of(member: type[Component]) -> type[Component]:
     return next(kind for kind in member.__mro__ if is_family(kind))
 
 
-def family_in(annotation: Any) -> type[Component] | None:
-    """Return the family in a field's type: `Task`, or `Task | None`."""
-    if get_origin(annotation) in (Union, UnionType):
-        return next((kind for kind in get_args(annotation) if is_family(kind)), None)
-    return annotation if is_family(annotation) else None
+def without_none(annotation: Any) -> Any:
+    """Return the type of a field: `Task` for `Task` and for `Task | None`."""
+    is_union = get_origin(annotation) in (Union, UnionType)
+    kinds = [kind for kind in get_args(annotation) if kind is not type(None)] if is_union else []
+    return kinds[0] if len(kinds) == 1 else annotation
 
 
 def required_fields(member: type) -> list[str]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from latebloom.components import Component, family_in
+from latebloom.components import Component, is_family, without_none
 from latebloom.delay.policy import Delay, check_trigger
 from latebloom.delay.triggers import Trigger, WhenBeyond
 from latebloom.engine.settings import Training
@@ -243,12 +243,10 @@ def _names_component(name: str) -> bool:
     """Return whether a field chooses a component: `task`, `task.name`, `model.attention.positions`."""
     kind: Any = RunConfig
     for key in name.split("."):
-        hints = get_type_hints(kind) if isinstance(kind, type) and is_dataclass(kind) else {}
-        hint = hints.get(key)
-        if key == "name" or hint is None:
-            return key == "name"
-        kind = Delay if hint == Delay | None else hint
-    return family_in(kind) is not None
+        if key == "name":
+            return True
+        kind = without_none(get_type_hints(kind).get(key)) if is_dataclass(kind) else None
+    return is_family(kind)
 
 
 def _value(text: str) -> Any:

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from latebloom.components import Component, families, family_in, family_of, is_family, required_fields
+from latebloom.components import Component, families, family_of, is_family, required_fields, without_none
 from latebloom.errors import ConfigError
 
 S = TypeVar("S")
@@ -45,33 +45,26 @@ def _with_members(kind: Any, data: Any, path: str) -> Any:
 
     All names are looked up, which loads the installed plugins if a name is unknown.
     """
-    family = family_in(kind)
-    if family is not None:
+    kind = without_none(kind)
+    if is_family(kind):
         name = data.get("name") if isinstance(data, dict) else data
         if not isinstance(name, str):
             return data
-        member = family.find(name, f"{path}.name" if isinstance(data, dict) else path)
+        member = kind.find(name, f"{path}.name" if isinstance(data, dict) else path)
         if not member.configurable:
             raise ConfigError(
-                f"{path}.name: {name!r} cannot be in a configuration; choices: {', '.join(family.choices())}"
+                f"{path}.name: {name!r} cannot be in a configuration; choices: {', '.join(kind.choices())}"
             )
         if isinstance(data, str):
             return data if required_fields(member) else {"name": name}
         kind = member
-    kind = _settings_in(kind)
-    if kind is None or not isinstance(data, dict):
+    if not is_dataclass(kind) or not isinstance(data, dict):
         return data
     hints = get_type_hints(kind)
     return {
         key: _with_members(hints[key], value, ".".join(filter(None, [path, key]))) if key in hints else value
         for key, value in data.items()
     }
-
-
-def _settings_in(kind: Any) -> Any:
-    """Return the dataclass in a field's type: `Delay`, or `Delay | None`."""
-    kinds = [kind, *get_args(kind)]
-    return next((item for item in kinds if isinstance(item, type) and is_dataclass(item)), None)
 
 
 def _walk(kind: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -161,9 +154,7 @@ def _place(kind: Any, data: Any, location: tuple[Any, ...]) -> tuple[list[str], 
         names.append(str(part))
         if isinstance(kind, type) and is_dataclass(kind):
             owner = kind
-            annotation = get_type_hints(kind).get(part)
-            inner = [a for a in get_args(annotation) if isinstance(a, type) and a is not type(None)]
-            kind = inner[0] if len(inner) == 1 else annotation  # Delay for `Delay | None`
+            kind = without_none(get_type_hints(kind).get(part))
         if isinstance(here, dict):
             here = here.get(part)
         elif isinstance(here, list) and isinstance(part, int) and part < len(here):
