@@ -302,3 +302,8 @@ def test_lengths_as_a_person_writes_them(text, lengths):
 def test_lengths_that_make_no_row(text):
     with pytest.raises(ConfigError, match="lengths:"):
         parse_lengths(text)
+
+
+def test_lengths_with_two_dots_say_what_is_valid():
+    with pytest.raises(ConfigError, match=r"'\.\.' in '8,16,\.\.,64' is not .*; write 25,50,100 or 25,50,\.\.\.,400"):
+        parse_lengths("8,16,..,64")

@@ -11,7 +11,7 @@ from latebloom.config import with_overrides
 from latebloom.errors import ConfigError
 from latebloom.fields import check_fields
 from latebloom.layers.attention import LogN, Rotary
-from latebloom.listing import list_components
+from latebloom.listing import all_families, first_line, settings_of
 from latebloom.tasks import Task
 from latebloom.validation import read_settings
 
@@ -128,13 +128,11 @@ def test_on_the_command_line_a_name_switches_the_member_in_any_order():
 
 
 def test_the_list_has_every_family_with_settings_defaults_and_their_lines():
-    listed = list_components()
+    listed = {family.kind(): family.members for family in all_families()}
     assert list(listed)[:8] == ["task", "recurrence", "scores", "positions", "trigger", "study", "recipe", "tracker"]
-    assert {"at_tokens", "when_plateau", "when"} <= {entry.name for entry in listed["trigger"]}
-    (learned,) = (entry for entry in listed["positions"] if entry.name == "learned")
-    (setting,) = learned.settings
-    assert (setting.name, setting.default, setting.summary) == ("context", 1024, "The largest number of tokens.")
+    assert {"at_tokens", "when_plateau", "when"} <= set(listed["trigger"])
+    assert list(settings_of(listed["positions"]["learned"])) == [("context=1024", "The largest number of tokens.")]
     for kind in list(listed)[:8]:
-        for entry in listed[kind]:
-            assert entry.summary, (kind, entry.name)
-            assert all(setting.summary for setting in entry.settings), (kind, entry.name)
+        for name, member in listed[kind].items():
+            assert first_line(member), (kind, name)
+            assert all(summary for _, summary in settings_of(member)), (kind, name)

@@ -150,7 +150,7 @@ MISTAKES = {
     "delay.until.latest=15000": "delay.until: the switch at step 15000 is not before the last step 15000; choose",
     "delay.until.name=at_step": "delay.until.step: this field is needed and was not given",
     "delay.until.multiple=30": "delay.until.multiple: 750 needs task.keys of 375 or more",
-    'delay.withhold=["x"]': "delay.withhold: 'x' is not known; choices: sum, recall",
+    'delay.withhold=["x"]': "delay.withhold: 'x' is not known; choices: sum, recall, or [] to withhold nothing",
     'delay.withhold=["sum","recall"]': "delay.withhold: sum, recall are all the answers of composite",
     "evaluation.multiples=[]": "evaluation.multiples: () is not possible; it must be at least one number",
     "evaluation.multiples=[40]": "evaluation.multiples: 1000 needs task.keys of 500 or more",
@@ -190,7 +190,7 @@ def test_freezing_an_attention_that_says_nothing_is_refused():
 
 
 def test_names_and_numbers_in_a_row_need_no_brackets():
-    for nothing in ("[]", ""):
+    for nothing in ("[]", "", "none"):
         bare = with_overrides(DELAYED, [f"delay.withhold={nothing}"])
         assert bare.delay == Delay(until=when_beyond(latest=900))
         assert with_overrides(bare, ["delay.withhold=recall"]).delay == DELAYED.delay

@@ -132,10 +132,13 @@ def test_the_example_of_a_page_is_the_component_of_the_package(page):
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_work_as_printed(page, tmp_path):
     (tmp_path / f"{PAGES[page]}.py").write_text(shown(page))
-    first, second = re.findall(r"^latebloom (.*)$", (DOCS / f"{page}.md").read_text(), re.MULTILINE)
+    first, *others = re.findall(r"^latebloom (.*)$", (DOCS / f"{page}.md").read_text(), re.MULTILINE)
     assert "fails: 0" in command(dict(os.environ), tmp_path, *first.split())
-    small = ("training.steps=4", "training.length=4", "model.width=16", "evaluation.sequences=16", "delay=none")
-    command(dict(os.environ), tmp_path, *second.split(), *small, "--out", "run", "--device", "cpu")
+    small = ["training.steps=4", "training.length=4", "model.width=16", "evaluation.sequences=16"]
+    for i, line in enumerate(others):
+        few = [*small, "delay.until.step=2"] if "demo-dat" in line else small
+        command(dict(os.environ), tmp_path, *line.split(), *few, "--out", f"run-{i}", "--device", "cpu")
+    assert others
 
 
 def test_the_study_of_its_page_works_as_printed(tmp_path):

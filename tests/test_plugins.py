@@ -301,3 +301,158 @@ def test_a_worker_of_a_cluster_reads_runs_whose_plugin_it_does_not_have(tmp_path
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith("GRULayer(")
     assert ran.stdout.strip().endswith(str(file))
+
+
+# Files beside a file.
+
+HELPER = COMPONENTS + "\nSTEPS = 12\n"
+USES_HELPER = "from helper import Parity, STEPS\nfrom more.constants import ARM\n" + STUDY.replace('"joint"', "ARM")
+
+
+def write_neighbours(folder: Path) -> Path:
+    (folder / "helper.py").write_text(HELPER)
+    (folder / "more").mkdir()
+    (folder / "more" / "__init__.py").write_text("")
+    (folder / "more" / "constants.py").write_text('ARM = "joint"\n')
+    (folder / "mystudy.py").write_text(USES_HELPER)
+    return folder / "mystudy.py"
+
+
+def test_a_study_file_imports_its_neighbours_in_every_command_and_process(tmp_path):
+    file = write_neighbours(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    words = ("study", str(file), "--scale", "tiny", "--seeds", "1", "--out", "out", "--workers", "2", "--device", "cpu")
+    command(*words, cwd=elsewhere)
+    run = elsewhere / "out" / "parity" / "dat" / "seed-0"
+    assert json.loads((run / "config.json").read_text())["imports"] == [str(file)]
+    assert "parity" in command("evaluate", str(run), "--lengths", "4", "--json", "n.json", cwd=elsewhere)
+    assert "GRULayer" in command("inspect", str(run), "--no-horizon", cwd=elsewhere)
+    (run / "result.json").unlink()
+    assert "Everything is in" in command("train", "--out", str(run), "--device", "cpu", cwd=elsewhere)
+    command("report", str(run.parents[2]), "--out", "report", cwd=elsewhere)
+
+
+def test_neighbours_are_sent_to_a_worker_of_a_cluster(tmp_path):
+    file = write_neighbours(tmp_path)
+    plugins.load(str(file))
+    sources = plugins.plugin_sources([str(file)])
+    assert set(sources) == {str(tmp_path / name) for name in ("mystudy.py", "helper.py", "more/__init__.py",
+                                                              "more/constants.py")}  # fmt: skip
+    script = (
+        "import pathlib, pickle, sys\nfrom latebloom import plugins\nfrom latebloom.config import config_from\n"
+        "sources, data = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())\n"
+        "plugins.receive_sources(sources)\nplugins.receive_sources(sources)\n"
+        "print(config_from(data).to_json()['imports'])\n"
+    )
+    data = recipe("demo-joint").to_json() | {"task": {"name": "parity"}, "imports": [str(file)]}
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "order").write_bytes(pickle.dumps((sources, data)))
+    for path in sources:
+        Path(path).unlink()
+    ran = subprocess.run(
+        [sys.executable, "-c", script, str(there / "order")], cwd=there, capture_output=True, text=True
+    )
+    assert ran.stdout.strip() == f"['{file}']", ran.stderr
+
+
+def test_neighbours_of_the_same_name_in_two_folders_are_told_apart(tmp_path):
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "constants.py").write_text(f"NUMBER = {number}\n")
+        (folder / "parts.py").write_text("from constants import NUMBER\n")
+    assert [vars(plugins.load(str(tmp_path / n / "parts.py")))["NUMBER"] for n in ("1", "2", "1")] == [1, 2, 1]
+
+
+def test_a_file_and_its_neighbour_may_both_be_named(tmp_path):
+    file = write_neighbours(tmp_path)
+    helper = plugins.load(str(tmp_path / "helper.py"))
+    assert vars(plugins.load(str(file)))["Parity"] is vars(helper)["Parity"]
+    assert plugins.load(str(tmp_path / "helper.py")) is helper
+
+
+# Mistakes.
+
+
+def test_an_unknown_component_says_how_to_name_its_file():
+    with pytest.raises(ConfigError, match=r"'partiy' is not known; .* give its file with --import FILE\.py$"):
+        config_from({"task": "partiy"})
+
+
+NAME = '    name: Literal["parity"] = "parity"\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lacking"),
+    [
+        (
+            "@dataclass(frozen=True, kw_only=True)\nclass Parity",
+            "class Parity",
+            "@dataclass(frozen=True, kw_only=True) above it",
+        ),
+        (NAME, "", f"{NAME.strip()} in it"),
+        (NAME, '    name: Literal["parity"]\n', f"{NAME.strip()} in it"),
+        (NAME, '    name = "parity"\n', f"{NAME.strip()} in it"),
+    ],
+)
+def test_a_component_that_lacks_something_says_what_to_add(tmp_path, before, after, lacking):
+    (tmp_path / "parts.py").write_text(COMPONENTS.replace(before, after))
+    with pytest.raises(ConfigError) as caught:
+        plugins.load(str(tmp_path / "parts.py"))
+    assert str(caught.value).endswith(
+        f"task: Parity in {tmp_path / 'parts.py'} is no dataclass with a name; write {lacking}"
+    )
+
+
+def test_a_component_without_a_dataclass_says_so_when_it_is_made():
+    namespace: dict[str, Any] = {"__name__": "notebook"}
+    exec(COMPONENTS.replace("@dataclass(frozen=True, kw_only=True)\nclass Parity", "class Parity"), namespace)
+    with pytest.raises(ConfigError, match=r"task: Parity in notebook is no dataclass with a name; write @dataclass"):
+        namespace["Parity"]()
+
+
+WRONG_TASKS = {
+    'answers: ClassVar = ("sum",)': "the batch has columns for parity, which `answers` does not name",
+    "return 2  # tokens": "a token is 2, so vocabulary_size must be 3 or more; it is 2",
+    "return length  # tokens": "length 5 has 6 tokens, and token_count says 5",
+    'return {"sum": 0.5}': "chance is given for sum; `answers` has parity",
+    'return {"parity": 0.1}': "chance of parity is 10%, and always answering ",
+    'state_answer: ClassVar = "sum"': "state_answer is 'sum', which is not in `answers` (parity)",
+    "bits = integers(key, rows, 0, length, 2) * 1.0": "a token is a number of torch.float32; it must be torch.int64",
+    "bits = integers(key, rows, 0, lenght, 2)": "NameError: name 'lenght' is not defined (parts.py, line 38)",
+}
+RIGHT = {
+    "answers: C": 'answers: ClassVar = ("parity",)',
+    "return 2": "return 3",
+    "return length": "return length + 1",
+    "return {": 'return {"parity": 0.5}',
+    "state_answer: C": 'state_answer: ClassVar = "parity"',
+    "bits =": "bits = integers(key, rows, 0, length, 2)",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_TASKS)
+def test_a_task_that_contradicts_itself_is_one_sentence_before_the_first_step(wrong, tmp_path, tiny):
+    from dataclasses import replace
+
+    from latebloom.dry_run import show_run
+    from latebloom.engine.loop import run
+    from latebloom.studies.plan import Arm
+    from latebloom.study import Plan, train_plan
+
+    right = next(line for start, line in RIGHT.items() if wrong.startswith(start))
+    (tmp_path / "parts.py").write_text(COMPONENTS.replace(right, wrong, 1))
+    task = vars(plugins.load(str(tmp_path / "parts.py")))["Parity"]()
+    config = replace(tiny, task=task, delay=None)
+    for train in (
+        lambda: run(config, tmp_path / "run"),
+        lambda: show_run(config, tmp_path / "run", device="cpu", seeds=None),
+        lambda: train_plan("mine", Plan([Arm("joint", config)], range(2)), tmp_path / "run"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            train()
+        assert str(caught.value).startswith(f"task: parity: {WRONG_TASKS[wrong]}")
+        assert str(caught.value).endswith(f"`latebloom check {tmp_path / 'parts.py'}` tests it")
+    assert not (tmp_path / "run").exists()

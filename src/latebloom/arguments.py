@@ -1,6 +1,7 @@
 """Command-line parser whose errors are one sentence, and the arguments that several commands share."""
 
 import argparse
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
@@ -47,20 +48,18 @@ class Parser(argparse.ArgumentParser):
         return "; ".join(filter(None, [f"{self.prog} has no {option}", hint]))
 
 
-def integer(text: str) -> int:
-    """Convert the value of an option to an int."""
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not possible; it must be a whole number") from None
+def _converter(kind: Callable[[str], Any], wanted: str) -> Callable[[str], Any]:
+    def convert(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not possible; it must be {wanted}") from None
+
+    return convert
 
 
-def number(text: str) -> float:
-    """Convert the value of an option to a float."""
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not possible; it must be a number") from None
+integer, number = _converter(int, "a whole number"), _converter(float, "a number")
+"""Types of options."""
 
 
 def folder(text: str) -> Path:

@@ -58,18 +58,15 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         with catch_full_disk("the output of this command"):
             parse(words)()
-    except InterruptedRun as stop:
-        print(f"latebloom: {stop}", file=sys.stderr)
-        sys.exit(130)
     except LatebloomError as error:
-        print(f"latebloom: {error}", file=sys.stderr)
-        sys.exit(2)
+        message, status = str(error), 130 if isinstance(error, InterruptedRun) else 2
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not re.search("out of memory|can't allocate memory", str(error)):
             raise
-        print(
-            "latebloom: there is not enough memory for this; use smaller settings, such as model.width=32, "
-            "training.delayed.batch_size=32 and training.full.batch_size=32",
-            file=sys.stderr,
-        )
-        sys.exit(2)
+        message = "there is not enough memory for this; use smaller settings, such as model.width=32, "
+        message += "training.delayed.batch_size=32 and training.full.batch_size=32"
+        status = 2
+    else:
+        return
+    print(f"latebloom: {message}", file=sys.stderr)
+    sys.exit(status)

@@ -16,6 +16,8 @@ A family is a class directly below `Component`. A member is a frozen, keyword-on
 Where a field of a family's type is given as a string, it means the member of that name with its defaults.
 """
 
+import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -23,7 +25,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import UnionType
-from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin
+from typing import Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
 
 from latebloom.errors import ConfigError, unknown
 from latebloom.fields import check_fields
@@ -31,6 +33,11 @@ from latebloom.fields import check_fields
 ENTRY_POINTS = "latebloom"
 """The group of entry points that plugins register their modules under."""
 PACKAGE = __name__.partition(".")[0]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class UnknownComponentError(ConfigError):
+    """A name that no component of a family has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +48,22 @@ class Component:
     """The members of a family by name."""
     configurable: ClassVar[bool] = True
     """Whether a configuration can hold the member; one that needs an object of Python's, such as a function, cannot."""
+    _source: ClassVar[tuple[str, str, str | None]]
+    """Where the class is defined."""
     name: str
+
+    def __new__(cls, *arguments: Any, **settings: Any) -> Self:
+        _require_complete(cls, cls.kind())
+        return super().__new__(cls)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if Component in cls.__bases__:
             cls.members = {}
         elif isinstance(name := cls.__dict__.get("name"), str):
+            cls._source = cls.__qualname__, cls.__module__, getattr(sys.modules.get(cls.__module__), "__file__", None)
             known = cls.members.get(name)
-            if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            if known is not None and known._source != cls._source:
                 raise ConfigError(
                     f"{family_of(cls).kind()}: {name!r} is defined twice, as {known.__qualname__} in {_place(known)} "
                     f"and as {cls.__qualname__} in {_place(cls)}; rename one"
@@ -75,14 +89,9 @@ class Component:
         broken = {} if name in cls.members else load_entry_points()
         if name not in cls.members:
             notes = [f"{plugin} cannot be imported ({reason})" for plugin, reason in broken.items()]
-            raise ConfigError("; ".join([str(unknown(field or cls.kind(), name, cls.choices())), *notes]))
+            raise UnknownComponentError("; ".join([str(unknown(field or cls.kind(), name, cls.choices())), *notes]))
         member = cls.members[name]
-        settings = vars(member).get("__dataclass_fields__")
-        if settings is None or settings["name"].default != name:
-            raise ConfigError(
-                f"{field or cls.kind()}: {member.__qualname__} in {_place(member)} is no dataclass with a name; write "
-                f'@dataclass(frozen=True, kw_only=True) above it and name: Literal["{name}"] = "{name}" in it'
-            )
+        _require_complete(member, field or cls.kind())
         return member
 
     @classmethod
@@ -104,6 +113,29 @@ class Component:
         return core_schema.tagged_union_schema(members, discriminator="name")
 
 
+def _require_complete(member: type[Component], field: str, *, own_name: bool = False) -> None:
+    """Raise unless a class is a dataclass whose name has a default, which it may inherit unless `own_name`."""
+    own: dict[str, Any] = dict(vars(member))
+    settings, name = own.get("__dataclass_fields__"), own.get("name")
+    has_name = settings is not None and settings["name"].default == getattr(member, "name", None)
+    if has_name and (name is not None or not own_name):
+        return
+    lacking = [] if settings else ["@dataclass(frozen=True, kw_only=True) above it"]
+    if name is None or "name" not in inspect.get_annotations(member):
+        name = name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", member.__name__).lower()
+        lacking.append(f'name: Literal["{name}"] = "{name}" in it')
+    what = f"{member.__qualname__} in {_place(member)}"
+    raise ConfigError(f"{field}: {what} is no dataclass with a name; write {' and '.join(lacking)}")
+
+
+def check_definitions(module: str) -> None:
+    """Raise if a class of a module should be a component and lacks something; abstract and base classes may."""
+    for kind in vars(sys.modules[module]).values():
+        is_member = isinstance(kind, type) and issubclass(kind, Component) and kind.__module__ == module
+        if is_member and not (is_family(kind) or inspect.isabstract(kind) or kind.__subclasses__()):
+            _require_complete(kind, kind.kind(), own_name=True)
+
+
 def families() -> list[type[Component]]:
     """Return every family that is defined."""
     return Component.__subclasses__()
@@ -118,11 +150,11 @@ def family_of(member: type[Component]) -> type[Component]:
     return next(kind for kind in member.__mro__ if is_family(kind))
 
 
-def family_in(annotation: Any) -> type[Component] | None:
-    """Return the family in a field's type: `Task`, or `Task | None`."""
-    if get_origin(annotation) in (Union, UnionType):
-        return next((kind for kind in get_args(annotation) if is_family(kind)), None)
-    return annotation if is_family(annotation) else None
+def without_none(annotation: Any) -> Any:
+    """Return the type of a field: `Task` for `Task` and for `Task | None`."""
+    is_union = get_origin(annotation) in (Union, UnionType)
+    kinds = [kind for kind in get_args(annotation) if kind is not type(None)] if is_union else []
+    return kinds[0] if len(kinds) == 1 else annotation
 
 
 def required_fields(member: type) -> list[str]:
@@ -143,14 +175,10 @@ def components_in(settings: Any) -> Iterator[Component]:
             yield from components_in(item)
 
 
-def members_of_module(module: str, with_submodules: bool = False) -> list[type[Component]]:
-    """Return the components that a module defines, or that a package does."""
+def members_of_module(module: str) -> list[type[Component]]:
+    """Return the components that a module or a package defines."""
     members = [member for family in families() for member in family.members.values()]
-    return [
-        member
-        for member in members
-        if member.__module__ == module or (with_submodules and member.__module__.startswith(f"{module}."))
-    ]
+    return [member for member in members if f"{member.__module__}.".startswith(f"{module}.")]
 
 
 def forget_module(module: str) -> None:
@@ -159,18 +187,23 @@ def forget_module(module: str) -> None:
         del family_of(member).members[member.name]
 
 
-def define(family: type[Component], name: str, function: Callable[..., Any], **methods: Any) -> None:
-    """Define a member without settings that stands for a function; its docstring is the function's."""
-    body = {
-        "__module__": function.__module__,
-        "__qualname__": function.__qualname__,
-        "__doc__": function.__doc__,
-        "__annotations__": {"name": Literal[name]},
-        "name": name,
-        "function": staticmethod(function),
-        **methods,
-    }
-    dataclass(frozen=True, kw_only=True)(type(function.__name__, (family,), body))
+def define(family: type[Component], name: str) -> Callable[[F], F]:
+    """Register a function as a member without settings whose `build` calls it; a decorator."""
+
+    def register(function: F) -> F:
+        body = {
+            "__module__": function.__module__,
+            "__qualname__": function.__qualname__,
+            "__doc__": function.__doc__,
+            "__annotations__": {"name": Literal[name]},
+            "name": name,
+            "function": staticmethod(function),
+            "build": lambda self, *arguments: function(*arguments),
+        }
+        dataclass(frozen=True, kw_only=True)(type(function.__name__, (family,), body))
+        return function
+
+    return register
 
 
 def origin_of(member: type) -> str | None:

@@ -3,13 +3,13 @@
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from latebloom.components import Component, family_in
+from latebloom.components import Component, is_family, without_none
 from latebloom.delay.policy import Delay, check_trigger
 from latebloom.delay.triggers import Trigger, WhenBeyond
 from latebloom.engine.settings import Training
@@ -19,7 +19,7 @@ from latebloom.evaluation.settings import Evaluating
 from latebloom.fields import check_fields
 from latebloom.models.settings import Model
 from latebloom.older_formats import migrate_run, older_forms
-from latebloom.plugins import load_imports, origins
+from latebloom.plugins import imported, origins
 from latebloom.tasks import Composite, Task
 from latebloom.validation import read_settings
 
@@ -50,83 +50,80 @@ class RunConfig:
         self.task.check_length(self.training.length, "training.length")
         for length in self.test_lengths:
             self.task.check_length(length, "evaluation.multiples")
-        self._check_components()
+        for mistake in self._mistakes():
+            raise ConfigError(mistake)
         if self.delay is not None:
-            self._check_delay(self.delay)
+            for mistake in self._delay_mistakes(self.delay):
+                raise ConfigError(mistake)
+            if isinstance(self.delay.until, WhenBeyond):
+                self.task.check_length(round(self.delay.until.multiple * self.training.length), "delay.until.multiple")
 
-    def _check_components(self) -> None:
-        """Raise if a component does not support a setting of the run."""
+    def _mistakes(self) -> Iterator[str]:
+        """Yield a sentence for each setting that a component does not support."""
         model, positions = self.model, self.model.attention.positions
         longest = max(self.task.token_count(length) for length in (*self.watched_lengths, *self.test_lengths))
         if model.has_attention and positions.max_tokens is not None and positions.max_tokens < longest:
-            raise ConfigError(
+            yield (
                 f"model.attention.positions: {positions.name} covers {positions.max_tokens} tokens, and the tests have "
                 f"{longest}; raise the limit, test shorter sequences or choose other positions"
             )
+        quiet = "set training.state_noise=0"
         if self.training.state_noise and not model.is_recurrent:
-            raise ConfigError(
-                f"training.state_noise: a model of layout {model.layout!r} has no recurrence to add noise to; "
-                "set training.state_noise=0"
-            )
+            yield f"training.state_noise: a model of layout {model.layout!r} has no recurrence to add noise to; {quiet}"
         if self.training.state_noise and not model.recurrence.state_noise:
-            raise ConfigError(
-                f"training.state_noise: the recurrence {model.recurrence.name} does not support state noise; "
-                "set training.state_noise=0"
-            )
+            yield f"training.state_noise: the recurrence {model.recurrence.name} does not support state noise; {quiet}"
 
-    def _check_delay(self, delay: Delay) -> None:
-        shapes = [(phase.warmup, phase.schedule, phase.cycles) for phase in (self.training.delayed, self.training.full)]
-        if not self.training.restart and shapes[0] != shapes[1]:
-            raise ConfigError(
+    def _delay_mistakes(self, delay: Delay) -> Iterator[str]:
+        """Yield a sentence for each setting that contradicts the delay."""
+        training, answers = self.training, self.task.answers
+        shapes = [(phase.warmup, phase.schedule, phase.cycles) for phase in (training.delayed, training.full)]
+        if not training.restart and shapes[0] != shapes[1]:
+            yield (
                 "training.restart: without a restart one schedule runs through both phases, so warmup, schedule and "
                 f"cycles of delayed {shapes[0]} and full {shapes[1]} must be the same; rates and batches may differ"
             )
+        layout = f"delay: a model of layout {self.model.layout!r}"
         if not self.model.has_attention:
-            raise ConfigError(
-                f"delay: a model of layout {self.model.layout!r} has no attention to hold back; set delay=null"
-            )
+            yield f"{layout} has no attention to hold back; set delay=null"
         if not self.model.is_recurrent:
-            raise ConfigError(
-                f"delay: a model of layout {self.model.layout!r} mixes tokens with attention only, so there is "
-                "nothing to learn while it is held back; set delay=null"
+            yield (
+                f"{layout} mixes tokens with attention only, so there is nothing to learn while it is held back; "
+                "set delay=null"
             )
         if not delay.until.configurable:
-            raise ConfigError(
-                f"delay.until: {delay.until.name} needs your own training loop; choices: {', '.join(Trigger.choices())}"
-            )
+            choices = ", ".join(Trigger.choices())
+            yield f"delay.until: {delay.until.name} needs your own training loop; choices: {choices}"
         for answer in delay.withhold:
-            if answer not in self.task.answers:
-                raise unknown("delay.withhold", answer, self.task.answers)
-        if set(delay.withhold) == set(self.task.answers):
-            raise ConfigError(
-                f"delay.withhold: {', '.join(delay.withhold)} are all the answers of {self.task.name}; "
-                "leave at least one to learn from"
+            if answer not in answers:
+                yield f"{unknown('delay.withhold', answer, answers)}, or [] to withhold nothing"
+        if set(delay.withhold) == set(answers):
+            yield (
+                f"delay.withhold: {', '.join(delay.withhold)} are all the answers of {self.task.name}; leave at least "
+                "one to learn from, or write [] to withhold nothing"
             )
         try:
-            check_trigger(delay.until, self.training.steps)
+            check_trigger(delay.until, training.steps)
         except ConfigError as error:
-            raise ConfigError(f"delay.{error}") from None
-        joint = delay.hold == "none" and not delay.withhold and not self.training.restart
-        if joint and self.training.delayed == self.training.full:
-            raise ConfigError(
+            yield f"delay.{error}"
+        joint = delay.hold == "none" and not delay.withhold and not training.restart
+        if joint and training.delayed == training.full:
+            yield (
                 "delay.hold: none, with nothing withheld and one schedule, is joint training; set delay=null, or name "
                 "an answer with delay.withhold"
             )
         if delay.hold == "freeze" and self.model.attention.zero_output:
-            raise ConfigError(
+            yield (
                 "delay.hold: freeze is the same as bypass while model.attention.zero_output starts attention at zero; "
                 "set model.attention.zero_output=false, or hold=bypass"
             )
-        switch, steps = delay.until.latest_step(self.training.steps), self.training.steps
+        switch, steps = delay.until.latest_step(training.steps), training.steps
         if switch + delay.ramp_steps > steps:
-            raise ConfigError(
+            yield (
                 f"delay.ramp_steps: {delay.ramp_steps} after a switch at step {switch} do not end by the last step "
                 f"{steps}; it must be {steps - switch} or less"
             )
-        if isinstance(delay.until, WhenBeyond):
-            if self.task.state_answer is None:
-                raise ConfigError(f"delay.until: when_beyond watches state tracking, and {self.task.name} has none")
-            self.task.check_length(round(delay.until.multiple * self.training.length), "delay.until.multiple")
+        if isinstance(delay.until, WhenBeyond) and self.task.state_answer is None:
+            yield f"delay.until: when_beyond watches state tracking, and {self.task.name} has none"
 
     @property
     def test_lengths(self) -> list[int]:
@@ -206,7 +203,7 @@ def load_config(path: str | Path) -> RunConfig:
         raise ConfigError(f"config: {path} cannot be read ({error})") from None
     except json.JSONDecodeError as error:
         raise ConfigError(f"config: {path} is not JSON (line {error.lineno}: {error.msg})") from None
-    names = [f.name for f in fields(RunConfig)]
+    names = [field.name for field in fields(RunConfig)]
     if isinstance(data, dict) and data and data.keys().isdisjoint(names):
         raise ConfigError(f"config: {path} is not the configuration of a run; it has none of {', '.join(names)}")
     return config_from(data)
@@ -215,51 +212,41 @@ def load_config(path: str | Path) -> RunConfig:
 def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     """Return the configuration with `field=value` changes, such as training.steps=100 or delay=null."""
     data: Any = json.loads(json.dumps(config.to_json()))
-    changes = []
-    for override in overrides:
+    # Changes of components come first, because the fields of a new component replace those of the old one.
+    for override in sorted(overrides, key=lambda override: not _names_component(override.partition("=")[0])):
         name, equals, text = override.partition("=")
         if not equals or not all(name.split(".")):
             raise ConfigError(f"{override!r} is not a change; write field=value, such as training.steps=100")
-        changes.append((name, text))
-    # Changes of components come first, because the fields of a new component replace those of the old one.
-    for name, text in sorted(changes, key=lambda change: not _names_component(change[0])):
-        _put(data, name.split("."), text, name)
+        _put(data, name, text)
     return config_from(data)
 
 
 def config_from(data: Any) -> RunConfig:
     """Return a configuration from plain data; fields left out have their defaults."""
-    missing: dict[str, str] = {}
-    if isinstance(data, dict):
-        if isinstance(imports := data.get("imports"), list | tuple):
-            missing = load_imports(_absolute(name) for name in imports if isinstance(name, str))
-            found = [name for name in imports if not isinstance(name, str) or _absolute(name) not in missing]
-            data = {**data, "imports": [_absolute(name) if isinstance(name, str) else name for name in found]}
-        delay = data.get("delay")
-        if isinstance(delay, dict) and isinstance(delay.get("withhold"), str):  # a name, or several with commas
-            data = {**data, "delay": {**delay, "withhold": [name for name in delay["withhold"].split(",") if name]}}
-    try:
+    data = dict(data) if isinstance(data, dict) else data
+    named = data.get("imports") if isinstance(data, dict) else None
+    names = [_absolute(name) for name in named] if isinstance(named, list | tuple) else []
+    with imported(name for name in names if isinstance(name, str)) as missing:
+        if names:
+            data["imports"] = [name for name in names if name not in missing]
+        delay = data.get("delay") if isinstance(data, dict) else None
+        if isinstance(delay, dict) and isinstance(withhold := delay.get("withhold"), str):  # one name, or with commas
+            data["delay"] = {**delay, "withhold": [name for name in withhold.split(",") if name]}
         return read_settings(RunConfig, migrate_run(data))
-    except ConfigError as error:
-        if missing and "is not known" in str(error):
-            raise ConfigError("; ".join([str(error), *missing.values()])) from None
-        raise
 
 
-def _absolute(name: str) -> str:
-    return str(Path(name).resolve()) if name.endswith(".py") else name
+def _absolute(name: Any) -> Any:
+    return str(Path(name).resolve()) if isinstance(name, str) and name.endswith(".py") else name
 
 
 def _names_component(name: str) -> bool:
     """Return whether a field chooses a component: `task`, `task.name`, `model.attention.positions`."""
     kind: Any = RunConfig
     for key in name.split("."):
-        hints = get_type_hints(kind) if isinstance(kind, type) and is_dataclass(kind) else {}
-        hint = hints.get(key)
-        if key == "name" or hint is None:
-            return key == "name"
-        kind = Delay if hint == Delay | None else hint
-    return family_in(kind) is not None
+        if key == "name":
+            return True
+        kind = without_none(get_type_hints(kind).get(key)) if is_dataclass(kind) else None
+    return is_family(kind)
 
 
 def _value(text: str) -> Any:
@@ -270,18 +257,18 @@ def _value(text: str) -> Any:
         return text
 
 
-def _put(data: dict[str, Any], keys: list[str], text: str, name: str) -> None:
-    for key in keys[:-1]:
-        inner = data.get(key, {})
-        if inner is None:
-            inner = {}
+NONE = {"delay": None, "delay.withhold": []}
+"""What `none` means on the command line; in other fields it is a name, as in positions=none."""
+
+
+def _put(data: dict[str, Any], name: str, text: str) -> None:
+    *sections, last = name.split(".")
+    for key in sections:
+        inner = data[key] = {} if data.get(key) is None else data[key]
         if not isinstance(inner, dict):
             raise ConfigError(f"{name}: {key} is {inner!r}, which has no fields")
-        data[key] = inner
         data = inner
-    last, value = keys[-1], _value(text)
-    if name == "delay" and text.lower() == "none":  # in other fields none is a name, as in positions=none
-        value = None
+    value = NONE[name] if name in NONE and text.lower() == "none" else _value(text)
     if isinstance(value, str) and _names_component(name) and last != "name":
         data = data.setdefault(last, {})  # positions=rotary is positions.name=rotary
         last = "name"

@@ -24,6 +24,7 @@ from latebloom.report.terminal import say
 from latebloom.studies.claim import places
 from latebloom.studies.local import usable_cores
 from latebloom.studies.plan import Plan
+from latebloom.tasks.contract import check_own_task
 
 EXAMPLE_LENGTH = 6
 
@@ -115,6 +116,7 @@ def _describe_new(folder: Path) -> str:
 def show_run(config: RunConfig, folder: Path, *, device: str | None, seeds: int | None) -> None:
     """Print the configuration as JSON to standard output, and what would be trained to standard error."""
     chosen, notes = choose_device(device), Console(stderr=True)
+    check_own_task(config.task, config.training.length)
     if seeds is None:
         runs, workers, state = {"": config}, None, describe_folder(folder, config)
     else:
@@ -142,6 +144,7 @@ def show_study(plan: Plan, folder: Path, *, device: str | None, workers: int | N
     console, chosen = Console(), choose_device(device)
     rows = []
     for arm in plan.arms:
+        check_own_task(arm.config.task, arm.config.training.length)
         runs, tuning = len(plan.seeds_of(arm)), len(arm.choices) * len(plan.tuning_seeds)
         tuning += min(plan.finalists, len(arm.choices)) * len(plan.second_round)
         rows.append((arm.name, arm.task, str(runs), f"{arm.config.training.steps:,}", str(tuning or "-")))

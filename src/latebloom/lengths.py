@@ -24,5 +24,7 @@ def parse_lengths(text: str) -> list[int]:
 
 def _number(part: str, text: str) -> int:
     if not part.isdecimal() or int(part) < 1:
-        raise ConfigError(f"lengths: {part!r} in {text!r} is not a whole number above 0; write 25,50,100, for example")
+        raise ConfigError(
+            f"lengths: {part!r} in {text!r} is not a whole number above 0; write 25,50,100 or 25,50,...,400"
+        )
     return int(part)

@@ -1,80 +1,26 @@
-"""The list of all components with their settings."""
+"""All components, and their settings in words."""
 
 import ast
 import importlib
 import inspect
 import textwrap
-from dataclasses import MISSING, dataclass, fields
-from functools import cache
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
 from itertools import pairwise
 from typing import Any
 
-from latebloom.components import Component, families, load_entry_points, origin_of
+from latebloom.components import Component, families, load_entry_points
 
 ORDER = ("task", "recurrence", "scores", "positions", "trigger", "study", "recipe", "tracker")
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A field of a component."""
-
-    name: str
-    default: Any
-    """`MISSING` if it must be given."""
-    summary: str
-
-    @property
-    def assignment(self) -> str:
-        """The setting as it is written on the command line: NAME=DEFAULT, or NAME=... if it must be given."""
-        if self.default is MISSING:
-            return f"{self.name}=..."
-        default = getattr(self.default, "name", self.default)
-        return f"{self.name}={str(default).lower() if isinstance(default, bool) else default}"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A component as `latebloom list` shows it."""
-
-    name: str
-    summary: str
-    settings: tuple[Setting, ...]
-    configurable: bool
-    """Whether a configuration can hold it."""
-    origin: str | None
-    """The module or file of a plugin; None for the package's own."""
-
-
-def list_components() -> dict[str, list[Entry]]:
-    """Return the members of every family, by the word for the family."""
+def all_families() -> list[type[Component]]:
+    """Return every family, with the members of this package and of installed plugins, in the order of `ORDER`."""
     for module in ("recipes", "studies.find", "trackers"):  # the other families come with the first
         importlib.import_module(f"latebloom.{module}")
     load_entry_points()
-    ordered = sorted(
-        families(), key=lambda family: ORDER.index(family.kind()) if family.kind() in ORDER else len(ORDER)
-    )
-    return {family.kind(): [_entry(member) for member in family.members.values()] for family in ordered}
-
-
-def _entry(member: type[Component]) -> Entry:
-    lines = field_docstrings(member)
-    return Entry(
-        member.name,
-        first_line(member),
-        tuple(
-            Setting(
-                f.name, f.default_factory() if f.default_factory is not MISSING else f.default, lines.get(f.name, "")
-            )
-            for f in fields(_settings(member))
-            if f.name != "name"
-        ),
-        member.configurable,
-        origin_of(member),
-    )
-
-
-def _settings(member: Any) -> Any:
-    return member
+    places = {kind: place for place, kind in enumerate(ORDER)}
+    return sorted(families(), key=lambda family: places.get(family.kind(), len(places)))
 
 
 def first_line(documented: object) -> str:
@@ -82,18 +28,25 @@ def first_line(documented: object) -> str:
     return (documented.__doc__ or "").strip().partition("\n")[0]
 
 
-@cache
-def field_docstrings(kind: type) -> dict[str, str]:
-    """Return the text below each field of a class, on one line."""
+def settings_of(member: Any) -> Iterator[tuple[str, str]]:
+    """Yield each setting of a component as NAME=DEFAULT (NAME=... if it must be given), and the text below it."""
+    texts = _field_docstrings(member)
+    for field in fields(member):
+        default = field.default_factory() if field.default_factory is not MISSING else field.default
+        default = "..." if default is MISSING else getattr(default, "name", default)
+        if field.name != "name":
+            shown = str(default).lower() if isinstance(default, bool) else default
+            yield f"{field.name}={shown}", texts.get(field.name, "")
+
+
+def _field_docstrings(kind: type) -> dict[str, str]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     except (OSError, TypeError, SyntaxError):  # defined at a prompt, or by a decorator
         return {}
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-    found = {}
-    for field, text in pairwise(body):
-        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
-            continue
-        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            found[field.target.id] = " ".join(str(text.value.value).split())
-    return found
+    return {
+        ast.unparse(field.target): " ".join(str(text.value.value).split())
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }

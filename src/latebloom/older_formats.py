@@ -28,6 +28,7 @@ FIELDS = {
     "when_beyond": "name latest threshold multiple checks every",
 }
 """The fields of version 0.1, by section."""
+PHASES = {"delayed": "phase", "full": "phase"}
 LATER = {"training": ("restart", "state_noise"), "phase": ("cycles",)}
 """The fields of these that the first results do not have."""
 
@@ -63,32 +64,34 @@ def older_forms(data: Data, changed: Data) -> Iterator[Data]:
     A field that was added since is left out where it has its default.
     """
     try:
-        form = _form(data, changed)
+        form = _pick("", data, changed)
     except _Inexpressible:
         return
     yield form
-    training, changed_training = form["training"], changed.get("training", {})
-    phases = {name: changed_training.get(name, {}) for name in ("delayed", "full")}
-    is_first = not any(name in changed_training for name in LATER["training"])
-    if is_first and not any(name in phase for phase in phases.values() for name in LATER["phase"]):
-        first = {name: value for name, value in training.items() if name not in LATER["training"]}
-        for name in phases:
-            first[name] = {key: value for key, value in training[name].items() if key not in LATER["phase"]}
+    changed_training = changed.get("training", {})
+    changed_phases = {key for phase in PHASES for key in changed_training.get(phase, {})}
+    if changed_training.keys().isdisjoint(LATER["training"]) and changed_phases.isdisjoint(LATER["phase"]):
+        first = {name: value for name, value in form["training"].items() if name not in LATER["training"]}
+        for name in PHASES:
+            first[name] = {key: value for key, value in first[name].items() if key not in LATER["phase"]}
         yield {**form, "training": first}
 
 
-def _form(data: Data, changed: Data) -> Data:
-    form = _pick("", data, changed)
-    form["task"] = _pick_member(data["task"], changed.get("task", {}))
-    form["model"] = _model(data["model"], changed.get("model", {}))
-    form["training"] = _pick("training", data["training"], changed.get("training", {}))
-    for phase in ("delayed", "full"):
-        form["training"][phase] = _pick("phase", data["training"][phase], changed.get("training", {}).get(phase, {}))
-    form["evaluation"] = _pick("evaluation", data["evaluation"], changed.get("evaluation", {}))
-    if data["delay"] is not None:
-        form["delay"] = _pick("delay", data["delay"], changed["delay"])
-        form["delay"]["until"] = _pick_member(data["delay"]["until"], changed["delay"]["until"])
-    return form
+def _pick(section: str, data: Data, changed: Data) -> Data:
+    """Return the fields of a section that version 0.1 had; raise if another one is changed."""
+    names = FIELDS[section].split()
+    if changed.keys() - set(names):
+        raise _Inexpressible
+    return {name: _older(name, data[name], changed.get(name, {})) for name in names}
+
+
+def _older(name: str, data: Any, changed: Data) -> Any:
+    if not isinstance(data, dict):
+        return data
+    if name == "model":
+        return _model(data, changed)
+    section = data.get("name") or PHASES.get(name, name)
+    return _pick(section, data, changed) if section in FIELDS else data  # a component of a user's own: all its fields
 
 
 def _model(data: Data, changed: Data) -> Data:
@@ -110,20 +113,5 @@ def _model(data: Data, changed: Data) -> Data:
         "context": positions.get("context", CONTEXT),
         "sharpen": scores["name"] == "log_n",
     }
-    form = _pick("model", data, changed)
-    form["recurrence"] = data["recurrence"]["name"]
-    form["attention"] = _pick("attention", older, {})
-    return form
-
-
-def _pick_member(data: Data, changed: Data) -> Data:
-    if data["name"] not in FIELDS:  # a component of a user's own: all its fields
-        return data
-    return _pick(data["name"], data, changed)
-
-
-def _pick(section: str, data: Data, changed: Data) -> Data:
-    names = FIELDS[section].split()
-    if changed.keys() - set(names):
-        raise _Inexpressible
-    return {name: data[name] for name in names}
+    data = {**data, "recurrence": data["recurrence"]["name"], "attention": None}
+    return {**_pick("model", data, changed), "attention": _pick("attention", older, {})}

@@ -13,37 +13,52 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from latebloom.components import PACKAGE, components_in, forget_module, origin_of
+from latebloom.components import (
+    PACKAGE,
+    UnknownComponentError,
+    check_definitions,
+    components_in,
+    forget_module,
+    origin_of,
+)
 from latebloom.errors import ConfigError, unknown
 
 _loaded: dict[str, tuple[str, ModuleType]] = {}
 """Modules that were loaded from files, by path, each with a digest of the file."""
-_sent: set[str] = set()
-"""The paths of files that another machine has sent."""
+_sent: dict[str, Path] = {}
+"""Files that another machine has sent, by their path there."""
 
 
 def load(name: str, field: str = "--import") -> ModuleType:
     """Import a module or a Python file; what it defines is known by name from then on."""
     if name.endswith(".py"):
         return load_file(Path(name), field)
-    try:
-        found = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        found = None
+    found = _find(name)
     if found is None:
         raise ConfigError(f"{field}: there is no module {name!r}; give one that can be imported, or a Python file")
     if found.origin is not None and (known := _loaded.get(str(Path(found.origin).resolve()))):
         return known[1]
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
+        check_definitions(name)
+        return module
     except Exception as error:
-        raise ConfigError(f"{field}: {name}{_line(error, found.origin)}: {explain(error, found.origin)}") from error
+        raise ConfigError(f"{field}: {name}{_line(error, found.origin)}: {_explain(error, found.origin)}") from error
+
+
+def _find(module: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
 
 
 def load_file(file: Path, field: str = "--import", *, as_path: Path | None = None) -> ModuleType:
@@ -66,15 +81,57 @@ def load_file(file: Path, field: str = "--import", *, as_path: Path | None = Non
     module = importlib.util.module_from_spec(spec)
     vars(module)["__latebloom_file__"] = path
     forget_module(name)
-    sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with _neighbours_importable(file.resolve().parent, path):
+            sys.modules[name] = module
+            spec.loader.exec_module(module)
+            check_definitions(module.__name__)
     except Exception as error:
-        del sys.modules[name]
+        sys.modules.pop(name, None)
         forget_module(name)
-        raise ConfigError(f"{field}: {file}{_line(error, spec.origin)}: {explain(error, spec.origin)}") from error
+        raise ConfigError(f"{field}: {file}{_line(error, spec.origin)}: {_explain(error, spec.origin)}") from error
     _loaded[path] = digest, module
     return module
+
+
+@contextmanager
+def _neighbours_importable(folder: Path, path: str) -> Iterator[None]:
+    """Make the modules beside a file importable, as for a script, and note that they come with the file.
+
+    Modules that came with files of other folders do not stand in for neighbours of the same name.
+    """
+    tops = {entry.stem for entry in folder.iterdir()}
+    home = Path(path).parent
+    foreign = {
+        name: module
+        for name, module in sys.modules.items()
+        if name.partition(".")[0] in tops
+        and (file := getattr(module, "__latebloom_file__", None))
+        and Path(file).parent != home
+    }
+    for name in foreign:
+        del sys.modules[name]
+    loaded = {Path(file).stem: module for file, (_, module) in _loaded.items() if Path(file).parent == home}
+    aliases = {name: module for name, module in loaded.items() if name not in sys.modules}
+    sys.modules.update(aliases)
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))  # for imports inside functions
+        for name in sys.modules.keys() - before:
+            top = name.partition(".")[0]
+            file = Path(getattr(sys.modules[name], "__file__", None) or "")
+            if file == folder / f"{top}.py" or file.is_relative_to(folder / top):
+                vars(sys.modules[name]).setdefault("__latebloom_file__", path)
+        for name in aliases:
+            sys.modules.pop(name, None)
+        for name, module in foreign.items():
+            sys.modules.setdefault(name, module)
 
 
 def _imported_from(path: str) -> ModuleType | None:
@@ -86,43 +143,47 @@ def _imported_from(path: str) -> ModuleType | None:
     return None
 
 
-def load_imports(names: Iterable[str]) -> dict[str, str]:
-    """Import what a configuration names; return the reason for each file or module that is not there."""
+@contextmanager
+def imported(names: Iterable[str]) -> Iterator[set[str]]:
+    """Import what a configuration names, and yield the names that are not here.
+
+    If a component is unknown within the context, the error says what to import.
+    """
     missing = {}
     for name in names:
         if name in _sent:
-            continue
-        if _is_here(name):
+            load_file(_sent[name], "imports", as_path=Path(name))
+        elif Path(name).is_file() if name.endswith(".py") else _find(name):
             load(name, "imports")
         else:
             kind = "file" if name.endswith(".py") else "module"
             missing[name] = f"the {kind} {name} that defines it is not here; give --import with where it is now"
-    return missing
-
-
-def _is_here(name: str) -> bool:
     try:
-        return Path(name).is_file() if name.endswith(".py") else importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False
+        yield set(missing)
+    except UnknownComponentError as error:
+        hints = missing.values() or ["if it is your own, give its file with --import FILE.py"]
+        raise ConfigError("; ".join([str(error), *hints])) from None
 
 
 def plugin_sources(names: Iterable[str]) -> dict[str, bytes]:
-    """Return the Python files among what a configuration imports, by path, to send them to another machine."""
-    return {name: Path(name).read_bytes() for name in names if name.endswith(".py") and Path(name).is_file()}
+    """Return the Python files among what a configuration imports and the files that came with them, by path."""
+    wanted = {name for name in names if name.endswith(".py")}
+    modules = [module for module in sys.modules.values() if getattr(module, "__latebloom_file__", None) in wanted]
+    files = wanted | {str(module.__file__) for module in modules}
+    return {name: Path(name).read_bytes() for name in sorted(files) if Path(name).is_file()}
 
 
 def receive_sources(sources: dict[str, bytes]) -> None:
-    """Load Python files that another machine has sent, under the paths that they have there."""
+    """Keep Python files that another machine has sent, to be imported under the paths that they have there."""
+    here = {path: _sent.get(path, Path(path)) for path in sources}
+    if all(here[path].is_file() and here[path].read_bytes() == content for path, content in sources.items()):
+        return
+    place = Path(tempfile.mkdtemp(prefix="latebloom-plugin-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
     for path, content in sources.items():
-        if Path(path).is_file() and Path(path).read_bytes() == content:
-            continue  # this machine has them too
-        place = Path(tempfile.mkdtemp(prefix="latebloom-plugin-"))
-        atexit.register(shutil.rmtree, place, ignore_errors=True)
-        file = place / Path(path).name
-        file.write_bytes(content)
-        load_file(file, "imports", as_path=Path(path))
-        _sent.add(path)
+        _sent[path] = place / Path(path).relative_to(Path(path).anchor)
+        _sent[path].parent.mkdir(parents=True, exist_ok=True)
+        _sent[path].write_bytes(content)
 
 
 def origins(settings: Any) -> list[str]:
@@ -131,7 +192,7 @@ def origins(settings: Any) -> list[str]:
     return sorted(origin for origin in found if origin is not None)
 
 
-def explain(error: Exception, file: str | None) -> str:
+def _explain(error: Exception, file: str | None) -> str:
     """Return the message for an error in a user's file, with the choices for an unknown setting of this package."""
     if isinstance(error, ConfigError):
         return str(error)
@@ -142,6 +203,13 @@ def explain(error: Exception, file: str | None) -> str:
     if misspelt is not None and settings is not None:
         return str(unknown(misspelt[1], misspelt[2], [field.name for field in fields(settings)]))
     return f"{type(error).__name__}: {error}"
+
+
+def explain_at(error: Exception, file: str | None) -> str:
+    """Return the message for an error in a user's file, with the line in that file if it is known."""
+    # The line of an error in a helper function is that in the helper.
+    line = _line(error, file)
+    return f"{_explain(error, file)} ({Path(file).name}{line})" if file and line else _explain(error, file)
 
 
 def _line(error: Exception, file: str | None) -> str:

@@ -1,7 +1,6 @@
 """Named recipes: functions that return a full RunConfig. `latebloom list` shows their first lines."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import replace
 
 from latebloom.components import Component, define
@@ -20,19 +19,6 @@ class Recipe(Component, ABC):
     @abstractmethod
     def build(self) -> RunConfig:
         """Return the configuration."""
-
-
-Function = Callable[[], RunConfig]
-
-
-def define_recipe(name: str) -> Callable[[Function], Function]:
-    """Register a function as a recipe; a decorator."""
-
-    def register(function: Function) -> Function:
-        define(Recipe, name, function, build=lambda self: function())
-        return function
-
-    return register
 
 
 def recipe(name: str) -> RunConfig:
@@ -61,13 +47,13 @@ def _demo(delay: Delay | None) -> RunConfig:
     )
 
 
-@define_recipe("demo-dat")
+@define(Recipe, "demo-dat")
 def demo_dat() -> RunConfig:
     """The demo's hybrid with delayed attention: composite task, width 64, minutes on a CPU core."""
     return _demo(Delay(until=at_step(DEMO_SWITCH), withhold=("recall",)))
 
 
-@define_recipe("demo-joint")
+@define(Recipe, "demo-joint")
 def demo_joint() -> RunConfig:
     """The demo's hybrid with joint training and the same steps."""
     return _demo(None)
@@ -85,31 +71,31 @@ def _paper(model: Model, rate: float, weigh: LossAverage = "answers") -> RunConf
     return replace(run, training=replace(run.training, weigh=weigh))
 
 
-@define_recipe("paper-dat")
+@define(Recipe, "paper-dat")
 def paper_dat() -> RunConfig:
     """The study's hybrid with delayed attention, tuned: attention and the recall loss start halfway."""
     return staged(with_state_noise(_paper(hybrid(width=PAPER.width, **LOG_N), 1.2e-2), PAPER))
 
 
-@define_recipe("paper-joint")
+@define(Recipe, "paper-joint")
 def paper_joint() -> RunConfig:
     """The study's hybrid with joint training, tuned."""
     return _paper(hybrid(width=PAPER.width, **ATTENTION), 6e-3, "positions")
 
 
-@define_recipe("paper-joint-asked-late")
+@define(Recipe, "paper-joint-asked-late")
 def paper_joint_asked_late() -> RunConfig:
     """The study's hybrid with attention from the start and the recall loss in the second half of its steps, tuned."""
     return staged(_paper(hybrid(width=PAPER.width, **ATTENTION), 6e-3, "positions"), hold="none")
 
 
-@define_recipe("paper-lstm")
+@define(Recipe, "paper-lstm")
 def paper_lstm() -> RunConfig:
     """The study's LSTM, tuned: the same blocks without attention."""
     return _paper(lstm(width=PAPER.width), 6e-3)
 
 
-@define_recipe("paper-transformer")
+@define(Recipe, "paper-transformer")
 def paper_transformer() -> RunConfig:
     """The study's Transformer, tuned: the same blocks without recurrence, and no positions."""
     return _paper(transformer(width=PAPER.width, **{**ATTENTION, "positions": "none"}), 1e-3, "positions")

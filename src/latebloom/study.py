@@ -24,6 +24,7 @@ from latebloom.studies.execute import StudyOutcome, execute
 from latebloom.studies.find import find_study, known_studies, plan_of, studies_in
 from latebloom.studies.local import train_all
 from latebloom.studies.plan import SCALES, Arm, Plan, Scale, Stage
+from latebloom.tasks.contract import check_own_task
 
 SEEDS = "seeds"
 """The title of the study that `train --seeds N` is."""
@@ -85,6 +86,8 @@ def train_plan(
     device: str | None = None,
 ) -> StudyOutcome:
     """Train the runs of a plan that are not finished, with `train_all` or the same on a cluster; show the progress."""
+    for arm in plan.arms:
+        check_own_task(arm.config.task, arm.config.training.length)
     with RunProgress() as bar:
 
         def announce(stage: Stage) -> None:

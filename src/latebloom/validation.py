@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from latebloom.components import families, family_in, family_of, is_family, required_fields
+from latebloom.components import Component, families, family_of, is_family, required_fields, without_none
 from latebloom.errors import ConfigError
 
 S = TypeVar("S")
@@ -34,7 +34,8 @@ def _adapter(kind: Any, known: tuple[type, ...]) -> Any:
     """Return pydantic's adapter of a kind; `known` is part of the cache key."""
     from pydantic import ConfigDict, TypeAdapter
 
-    for part in _kinds_below(kind):
+    parts: list[Any] = [part for _, part in _walk(kind) if is_dataclass(part)]
+    for part in parts:
         part.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     return TypeAdapter(kind)
 
@@ -44,21 +45,20 @@ def _with_members(kind: Any, data: Any, path: str) -> Any:
 
     All names are looked up, which loads the installed plugins if a name is unknown.
     """
-    family = family_in(kind)
-    if family is not None:
+    kind = without_none(kind)
+    if is_family(kind):
         name = data.get("name") if isinstance(data, dict) else data
         if not isinstance(name, str):
             return data
-        member = family.choices().get(name) or family.find(name, f"{path}.name" if isinstance(data, dict) else path)
+        member = kind.find(name, f"{path}.name" if isinstance(data, dict) else path)
         if not member.configurable:
             raise ConfigError(
-                f"{path}.name: {name!r} cannot be in a configuration; choices: {', '.join(family.choices())}"
+                f"{path}.name: {name!r} cannot be in a configuration; choices: {', '.join(kind.choices())}"
             )
         if isinstance(data, str):
             return data if required_fields(member) else {"name": name}
         kind = member
-    kind = _settings_in(kind)
-    if kind is None or not isinstance(data, dict):
+    if not is_dataclass(kind) or not isinstance(data, dict):
         return data
     hints = get_type_hints(kind)
     return {
@@ -67,24 +67,20 @@ def _with_members(kind: Any, data: Any, path: str) -> Any:
     }
 
 
-def _settings_in(kind: Any) -> Any:
-    """Return the dataclass in a field's type: `Delay`, or `Delay | None`."""
-    kinds = [kind, *get_args(kind)]
-    return next((item for item in kinds if isinstance(item, type) and is_dataclass(item)), None)
-
-
-def _kinds_below(kind: Any) -> Iterator[type]:
-    """Yield a kind of settings and the kinds of its fields, recursively."""
+def _walk(kind: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the path and the type of a kind of settings and of all fields in it, at any depth."""
     if is_family(kind):
         for member in kind.choices().values():
-            yield from _kinds_below(member)
-    elif isinstance(kind, type) and is_dataclass(kind):
-        yield kind
-        for inner in get_type_hints(kind).values():
-            yield from _kinds_below(inner)
+            yield from _walk(member, path)
+        return
+    yield path, kind
+    if isinstance(kind, type) and is_dataclass(kind):
+        for name, inner in get_type_hints(kind).items():
+            if name in kind.__dataclass_fields__:
+                yield from _walk(inner, (*path, name))
     else:
         for argument in get_args(kind):
-            yield from _kinds_below(argument)
+            yield from _walk(argument, path)
 
 
 def _sentence(kind: type, data: Any, path: str, detail: Any) -> str:
@@ -100,12 +96,8 @@ def _sentence(kind: type, data: Any, path: str, detail: Any) -> str:
             return f"{field}.{inner}" if field else inner
         case "unexpected_keyword_argument":
             choices = [f.name for f in fields(owner)]
-            near = get_close_matches(names[-1], choices, n=1)
-            hint = (
-                f"did you mean {near[0]}? "
-                if near
-                else _members_with(owner, names[-1]) or _sections_with(kind, path, names[-1])
-            )
+            near = [f"did you mean {name}? " for name in get_close_matches(names[-1], choices, n=1)]
+            hint = near[0] if near else _members_with(owner, names[-1]) or _sections_with(kind, path, names[-1])
             return f"{field}: there is no such field (value {value}); {hint}choices: {', '.join(choices)}"
         case "missing" | "missing_argument":
             example = f"; write for example {field}={SAMPLES[here_kind]}" if here_kind in SAMPLES else ""
@@ -126,31 +118,15 @@ def _sentence(kind: type, data: Any, path: str, detail: Any) -> str:
 
 def _members_with(member: type, name: str) -> str:
     """Return a hint with the other members of the family that have a field of this name."""
-    members = family_of(member).choices() if any(map(is_family, member.__mro__)) else {}
-    settings: dict[str, Any] = members
-    others = [f"name={other}" for other, kind in settings.items() if name in {f.name for f in fields(kind)}]
+    members: dict[str, Any] = family_of(member).choices() if issubclass(member, Component) else {}
+    others = [f"name={other}" for other, kind in members.items() if name in kind.__dataclass_fields__]
     return f"it belongs to {' and '.join(others)}; " if others else ""
 
 
 def _sections_with(kind: type, path: str, name: str) -> str:
     """Return a hint with the fields of this name in other sections."""
-    found = dict.fromkeys(".".join(filter(None, [path, *place])) for place in _paths(kind) if place[-1] == name)
+    found = dict.fromkeys(".".join(filter(None, [path, *place])) for place, _ in _walk(kind) if place[-1:] == (name,))
     return f"did you mean {' or '.join(found)}? " if found else ""
-
-
-def _paths(kind: Any) -> Iterator[list[str]]:
-    """Yield the paths of all fields in settings of a kind."""
-    if is_family(kind):
-        for member in kind.choices().values():
-            yield from _paths(member)
-    elif isinstance(kind, type) and is_dataclass(kind):
-        hints = get_type_hints(kind)
-        for inner in fields(kind):
-            yield [inner.name]
-            yield from ([inner.name, *rest] for rest in _paths(hints[inner.name]))
-    else:
-        for argument in get_args(kind):
-            yield from _paths(argument)
 
 
 def _how_to_choose(field: str, kind: Any, wanted: Any) -> str:
@@ -178,9 +154,7 @@ def _place(kind: Any, data: Any, location: tuple[Any, ...]) -> tuple[list[str], 
         names.append(str(part))
         if isinstance(kind, type) and is_dataclass(kind):
             owner = kind
-            annotation = get_type_hints(kind).get(part)
-            inner = [a for a in get_args(annotation) if isinstance(a, type) and a is not type(None)]
-            kind = inner[0] if len(inner) == 1 else annotation  # Delay for `Delay | None`
+            kind = without_none(get_type_hints(kind).get(part))
         if isinstance(here, dict):
             here = here.get(part)
         elif isinstance(here, list) and isinstance(part, int) and part < len(here):

@@ -3,12 +3,12 @@
 import importlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, NoReturn, get_type_hints
 
-from latebloom.components import Component, families, family_of, load_entry_points, members_of_module
+from latebloom.components import Component, family_of, members_of_module, required_fields
 from latebloom.errors import ConfigError
-from latebloom.listing import first_line
+from latebloom.listing import all_families, first_line
 from latebloom.plugins import load
 from latebloom.validation import read_settings
 
@@ -78,14 +78,8 @@ def survives_json(component: Component) -> None:
 
 def find_components(name: str) -> list[Component]:
     """Return the components of a name, or those that a module, a package or a Python file defines."""
-    for module in ("recipes", "studies.find", "trackers"):
-        importlib.import_module(f"latebloom.{module}")
-    load_entry_points()
-    named = [family.members[name] for family in families() if name in family.members]
-    if named:
-        return [sample(member) for member in named]
-    module = load(name, "check")
-    found = members_of_module(module.__name__, with_submodules=True)
+    named = [family.members[name] for family in all_families() if name in family.members]
+    found = named or members_of_module(load(name, "check").__name__)
     if not found:
         raise ConfigError(f"check: {name} defines no component; it has no class below a family such as Task")
     return [sample(member) for member in found]
@@ -95,8 +89,7 @@ def sample(member: type[Component]) -> Component:
     """Return a member with its default settings, and with example values where there are none."""
     settings: Any = member
     hints = get_type_hints(member)
-    needed = [one for one in fields(settings) if one.default is MISSING and one.default_factory is MISSING]
-    values = {one.name: SAMPLES.get(hints[one.name], lambda *arguments: False) for one in needed}
+    values = {name: SAMPLES.get(hints[name], lambda *arguments: False) for name in required_fields(member)}
     try:
         return settings(**values)
     except Exception as error:

@@ -26,12 +26,10 @@ def fires_at_its_latest_step(trigger: Trigger) -> None:
     latest = trigger.latest_step(STEPS)
     require(isinstance(latest, int) and 1 <= latest <= STEPS, f"latest_step({STEPS}) is {latest!r}")
     memory: dict[str, object] = {}
-    for step in range(1, latest + 1):
-        reason = trigger.decide(moment(step), memory)
-        require(reason is None or (isinstance(reason, str) and bool(reason)), f"decide returns {reason!r}")
-        if reason is not None:
-            return
-    require(False, f"it has not fired by step {latest}")
+    reasons = (trigger.decide(moment(step), memory) for step in range(1, latest + 1))
+    reason = next((reason for reason in reasons if reason is not None), None)
+    require(reason is not None, f"it has not fired by step {latest}")
+    require(isinstance(reason, str) and bool(reason), f"decide returns {reason!r}")
 
 
 @checks(Trigger)

@@ -1,17 +1,16 @@
-"""Checks of a task.
+"""Checks of a task."""
 
-Shapes: B sequences, T tokens, A supervised positions.
-"""
-
-from math import sqrt
+from collections.abc import Callable
+from functools import wraps
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from latebloom.checks.check import Fails, checks, require, skip
-from latebloom.tasks import Batch, Task
+from latebloom.tasks import Batch, Task, contract
 
+KEYED = "draw random numbers with integers(key, rows, ...) from latebloom.tasks.random, not with torch.randint"
 MANY = 1024
 """Sequences from which frequencies are estimated."""
 
@@ -42,7 +41,7 @@ def is_pure(task: Task) -> None:
         first = draw(task, length)
         torch.manual_seed(12345)
         draw(task, length, seed=7)
-        require(_same(first, draw(task, length)), "the same batch differs the second time; draw from the key alone")
+        require(_same(first, draw(task, length)), f"the same batch differs the second time; {KEYED}")
 
 
 @checks(Task)
@@ -52,7 +51,7 @@ def has_independent_rows(task: Task) -> None:
         whole = draw(task, length, size=8)
         rest = task.batch(1, "train", 0, length=length, size=5, first_row=3)
         same = all(torch.equal(one[3:], other) for one, other in zip(_parts(whole), _parts(rest), strict=True))
-        require(same, "rows 3 to 7 differ when they are drawn alone")
+        require(same, "rows 3 to 7 differ when they are drawn alone; a row may depend only on its number in `rows`")
 
 
 @checks(Task)
@@ -65,47 +64,19 @@ def has_different_splits(task: Task) -> None:
         require(not torch.equal(first, draw(task, length, size=64, **change).tokens), f"another {name} has the same")
 
 
-@checks(Task)
-def has_declared_shape(task: Task) -> None:
-    """sequences have token_count(length) tokens, and every position is one of them"""
-    for length in lengths_of(task):
-        batch, tokens = draw(task, length), task.token_count(length)
-        found = batch.tokens.shape[1]
-        require(found == tokens, f"length {length} has {found} tokens, and token_count says {tokens}")
-        require(batch.positions.shape == batch.targets.shape, "positions and targets have different shapes")
-        low, high = int(batch.positions.min()), int(batch.positions.max())
-        require(low >= 0 and high < tokens, f"positions go from {low} to {high}, and there are {tokens} tokens")
+def _on_batches(rule: Callable[[Task, Batch, int], str | None]) -> Callable[[Task], None]:
+    @wraps(rule)
+    def check(task: Task) -> None:
+        # How often an answer occurs may depend on the length, and chance is for long sequences.
+        for length in lengths_of(task)[-1 if rule is contract.has_chance_level else 0 :]:
+            if reason := rule(task, draw(task, length, size=MANY), length):
+                raise Fails(reason)
+
+    return check
 
 
-@checks(Task)
-def has_large_enough_vocabulary(task: Task) -> None:
-    """tokens and answers are numbers below vocabulary_size"""
-    for length in lengths_of(task):
-        batch = draw(task, length, size=MANY)
-        for what, found in (("token", batch.tokens), ("answer", batch.targets)):
-            high, low, size = int(found.max()), int(found.min()), task.vocabulary_size
-            require(low >= 0, f"a {what} is {low}")
-            require(high < size, f"a {what} is {high}, so vocabulary_size must be {high + 1} or more; it is {size}")
-
-
-@checks(Task)
-def has_columns_for_its_answers(task: Task) -> None:
-    """`answers` names the columns of a batch, in order, and every column belongs to one"""
-    for length in lengths_of(task):
-        batch = draw(task, length)
-        missing = [name for name in batch.columns if name not in task.answers]
-        require(not missing, f"the batch has columns for {', '.join(missing)}, which `answers` does not name")
-        absent = [name for name in task.answers if name not in batch.columns]
-        require(not absent, f"`answers` names {', '.join(absent)}, and the batch has no columns for it")
-        require(list(batch.columns) == list(task.answers), "`answers` and the columns are in different orders")
-        ends = [0, *(columns.stop for columns in batch.columns.values())]
-        starts = [columns.start for columns in batch.columns.values()]
-        require(starts == ends[:-1], "the columns of the answers have gaps or overlap")
-        count = batch.targets.shape[1]
-        require(ends[-1] == count, f"there are {count} columns, and the answers cover {ends[-1]} of them")
-    require(
-        task.state_answer in (None, *task.answers), f"state_answer is {task.state_answer!r}, which is not in `answers`"
-    )
+for rule in contract.RULES:
+    checks(Task)(_on_batches(rule))
 
 
 @checks(Task)
@@ -121,19 +92,6 @@ def scores_the_last_column(task: Task) -> str:
         require(not early, f"the last column of {name} is not the latest, and accuracy counts that one alone")
     counts = [f"{columns.stop - columns.start} of {name}" for name, columns in several.items()]
     return f"the loss has {' and '.join(counts)}, and accuracy counts the last"
-
-
-@checks(Task)
-def has_chance_level(task: Task) -> None:
-    """`chance` is the accuracy of the best constant guess, for each answer"""
-    require(set(task.chance) == set(task.answers), f"it is for {', '.join(task.chance)}, not for every answer")
-    batch = draw(task, lengths_of(task)[-1], size=MANY).scored()
-    for name, level in task.chance.items():
-        require(0 < level < 1, f"that of {name} is {level}")
-        column = batch.targets[:, batch.columns[name].start]
-        share = float(column.bincount().max()) / MANY
-        slack = 5 * sqrt(level * (1 - level) / MANY) + 1e-9
-        require(share <= level + slack, f"one guess of {name} is right in {share:.0%}, and chance says {level:.0%}")
 
 
 @checks(Task)
@@ -167,7 +125,8 @@ def can_be_stacked(task: Task) -> None:
         together = torch.func.vmap(tokens)(seeds)
     except Exception as error:
         reason = str(error).splitlines()[0]
-        raise Fails(f'it cannot run under torch.func.vmap ({reason}); declare stacking = "loop"') from error
+        cure = KEYED if "random" in reason else 'declare stacking = "loop"'
+        raise Fails(f"it cannot run under torch.func.vmap ({reason}); {cure}") from error
     for i in range(3):
         alone = _parts(draw(task, length, seed=i, index=4, size=4))
         same = all(torch.equal(one[i], other) for one, other in zip(together, alone, strict=True))

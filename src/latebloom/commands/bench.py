@@ -8,31 +8,24 @@ from latebloom.errors import ConfigError, require
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument(
-        "--out", type=Path, default=Path("bench.json"), metavar="FILE", help="results file (default: bench.json)"
-    )
+    add = parser.add_argument
+    add("--out", type=Path, default=Path("bench.json"), metavar="FILE", help="results file (default: bench.json)")
     add_device(parser)
-    parser.add_argument(
+    add(
         "--precision",
         choices=("tf32", "float32", "bf16"),
         default="tf32",
         help="precision of matrix products on a GPU (default: tf32)",
     )
-    parser.add_argument(
-        "--seconds", type=number, default=0.5, metavar="S", help="time for each arm, each turn (default: 0.5)"
-    )
-    parser.add_argument("--growth", action="store_true", help="GPU: also speed by number of seeds, width and length")
-    parser.add_argument(
+    add("--seconds", type=number, default=0.5, metavar="S", help="time for each arm, each turn (default: 0.5)")
+    add("--growth", action="store_true", help="GPU: also speed by number of seeds, width and length")
+    add(
         "--hundred-seeds",
         action="store_true",
         help="GPU: also a study of a hundred seeds, joint and delayed, tested to 16 times the training length",
     )
-    parser.add_argument(
-        "--steps", type=integer, default=10_000, metavar="N", help="steps of that study (default: 10000)"
-    )
-    parser.add_argument(
-        "--peers", action="store_true", help="also the same work in JAX: the hybrid on a GPU, an LSTM layer on a CPU"
-    )
+    add("--steps", type=integer, default=10_000, metavar="N", help="steps of that study (default: 10000)")
+    add("--peers", action="store_true", help="also the same work in JAX: the hybrid on a GPU, an LSTM layer on a CPU")
 
 
 def run(options: Namespace) -> None:

@@ -2,13 +2,17 @@
 
 import sys
 from argparse import Namespace
+from itertools import chain
 
 from latebloom.arguments import Parser, add_imports
 
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument(
-        "target", metavar="MODULE|FILE.py|NAME", help="a module or a Python file with components, or one by its name"
+        "targets",
+        nargs="+",
+        metavar="MODULE|FILE.py|NAME",
+        help="modules and Python files with components, or components by their names",
     )
     add_imports(parser)
 
@@ -23,7 +27,7 @@ def run(options: Namespace) -> None:
     colors = {"holds": "green", "fails": "red", "not applicable": "dim"}
     counts = dict.fromkeys(colors, 0)
     component = ""
-    for finding in check_components(options.target):
+    for finding in chain.from_iterable(map(check_components, options.targets)):
         if finding.component != component:
             component = finding.component
             console.print(Text(component, style="bold"))

@@ -17,39 +17,34 @@ def run(options: Namespace) -> None:
 
     from rich.console import Console
 
+    from latebloom.components import origin_of
     from latebloom.delay.policy import HOLDS
     from latebloom.errors import unknown
-    from latebloom.listing import first_line, list_components
+    from latebloom.listing import all_families, first_line, settings_of
     from latebloom.models.settings import MODELS
 
-    components = list_components()
-    kinds = [*components, "model", "hold"]
+    known = {family.kind(): family for family in all_families()}
+    models = {name: f"{first_line(model)} (model.layout={model().layout})" for name, model in MODELS.items()}
+    words = {"model": models, "hold": HOLDS}
+    kinds = [*known, *words]
     if options.family is not None and options.family not in kinds:
         raise unknown("list", options.family, kinds)
     console = Console(highlight=False)
 
-    def lines() -> Iterator[tuple[int, str, str]]:
+    def lines(kind: str) -> Iterator[tuple[int, str, str]]:
         """Yield indentation, name and description of each line."""
-        for kind, entries in components.items():
-            if options.family in (None, kind):
-                yield 0, kind, ""
-                for entry in entries:
-                    origin = "" if entry.origin is None else f" (from {entry.origin})"
-                    in_loop = "" if entry.configurable else " (for your own training loop)"
-                    yield 1, entry.name, f"{entry.summary}{in_loop}{origin}"
-                    if not options.brief:
-                        yield from ((2, setting.assignment, setting.summary) for setting in entry.settings)
-        models = {name: f"{first_line(model)} (model.layout={model().layout})" for name, model in MODELS.items()}
-        for kind, words in (("model", models), ("hold", HOLDS)):
-            if options.family in (None, kind):
-                yield 0, kind, ""
-                yield from ((1, name, text) for name, text in words.items())
+        yield from ((1, name, text) for name, text in words.get(kind, {}).items())
+        for member in known[kind].members.values() if kind in known else ():
+            origin = f" (from {origin_of(member)})" if origin_of(member) else ""
+            in_loop = "" if member.configurable else " (for your own training loop)"
+            yield 1, member.name, f"{first_line(member)}{in_loop}{origin}"
+            if not options.brief:
+                yield from ((2, assignment, text) for assignment, text in settings_of(member))
 
-    for level, name, text in lines():
-        if level == 0:
-            console.print(f"[bold]{name}[/bold]")
-            continue
-        start = f"{'  ' * level}{name}  "
-        hanging = " " * min(2 * level + 2, 6)
-        line = textwrap.fill(text, console.width, initial_indent=start, subsequent_indent=hanging)
-        console.print(line, markup=False, soft_wrap=True)
+    for kind in kinds if options.family is None else [options.family]:
+        console.print(f"[bold]{kind}[/bold]")
+        for level, name, text in lines(kind):
+            start = f"{'  ' * level}{name}  "
+            hanging = " " * min(2 * level + 2, 6)
+            line = textwrap.fill(text, console.width, initial_indent=start, subsequent_indent=hanging)
+            console.print(line, markup=False, soft_wrap=True)

@@ -23,6 +23,7 @@ from latebloom.engine.trainer import Trainer
 from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, catch_full_disk
 from latebloom.evaluation.evaluate import evaluate_each
 from latebloom.layers.precision import precision
+from latebloom.tasks.contract import check_own_task
 
 __all__ = ["NamedObserver", "Observer", "Outcome", "Progress", "TrainedRun", "run", "run_stacked"]
 
@@ -88,6 +89,8 @@ def _train(
     capture: bool = True,
 ) -> Outcome:
     configs = {name: journal.config for name, journal in journals.items()}
+    shared = next(iter(configs.values()))
+    check_own_task(shared.task, shared.training.length)
     with ExitStack() as opened:
         for journal in journals.values():
             if journal.folder is not None:
@@ -98,7 +101,7 @@ def _train(
                 return Outcome({"": TrainedRun.load(folder.path)}, {})
             store = CheckpointStore(folder.checkpoints, [*configs[""].hashes, *folder.earlier_hashes()])
         opened.enter_context(preserve_torch_state(device))
-        opened.enter_context(precision(next(iter(configs.values())).training.precision))
+        opened.enter_context(precision(shared.training.precision))
         if device.type == "cpu":
             opened.enter_context(keep_freed_memory())
         stop_requested = opened.enter_context(stop_requests())

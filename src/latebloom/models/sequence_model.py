@@ -20,7 +20,7 @@ from latebloom.layers.norm import Norm
 from latebloom.models.block import build_block
 from latebloom.models.settings import Model
 from latebloom.older_formats import migrate_model
-from latebloom.plugins import load_imports, origins
+from latebloom.plugins import imported, origins
 from latebloom.validation import read_settings
 
 
@@ -89,11 +89,8 @@ class SequenceModel(nn.Module):
 
 def read_model_settings(config: dict[str, Any]) -> Model:
     """Return the settings in the config.json of a saved model, of this version or an earlier one."""
-    missing = load_imports(config.get("imports", []))
-    try:
+    with imported(config.get("imports", [])):
         return read_settings(Model, migrate_model(config.get("model")), "model")
-    except ConfigError as error:
-        raise ConfigError("; ".join([str(error), *missing.values()])) from None
 
 
 def _download(name: str, revision: str | None) -> Path:

@@ -121,7 +121,9 @@ def _significant_effects(compared: Compared) -> str:
     if not found:
         return ""
     families = sorted({several[0].together for several in found.values()}, reverse=True)
-    test = f"p < {SETTLED_AT:g}, corrected for {join_words(list(map(str, families)))} comparisons"
+    test = (
+        f"p < {SETTLED_AT:g}, corrected for {join_words(list(map(str, families)))} comparison{'s' * (families != [1])}"
+    )
     if all(one.smallest_corrected >= SETTLED_AT for several in found.values() for one in several):
         return (
             f" With so few seeds no difference from a baseline can be significant; {seeds_to_settle(families[-1])} "

@@ -1,12 +1,11 @@
 """Studies by name or from a file, and their plans; an error in a file becomes one sentence with its line."""
 
 import inspect
-import traceback
 from pathlib import Path
 
 from latebloom.components import load_entry_points, members_of_module
 from latebloom.errors import ConfigError, unknown
-from latebloom.plugins import explain, load_file
+from latebloom.plugins import explain_at, load_file
 from latebloom.studies import holding, paper, timing  # noqa: F401 (the named studies, which register themselves)
 from latebloom.studies.plan import SCALES, Plan, Scale, Study
 
@@ -51,10 +50,7 @@ def plan_of(study: Study, scale: Scale) -> Plan:
         plan = study.build(scale)
     except Exception as error:
         file = inspect.getfile(getattr(study, "function", type(study)))
-        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
-        # The line of an error in a helper function is that in the helper.
-        where = f" ({Path(file).name}, line {lines[-1]})" if lines else ""
-        raise ConfigError(f"study {study.name}: {explain(error, file)}{where}") from error
+        raise ConfigError(f"study {study.name}: {explain_at(error, file)}") from error
     if not isinstance(plan, Plan):
         raise ConfigError(f"study {study.name}: it returns {type(plan).__name__}, not a Plan")
     return plan

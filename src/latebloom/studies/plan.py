@@ -196,9 +196,4 @@ Function = Callable[[Scale], Plan]
 
 def study(name: str) -> Callable[[Function], Function]:
     """Register a function as a study; a decorator."""
-
-    def register(function: Function) -> Function:
-        define(Study, name, function, build=lambda self, scale: function(scale))
-        return function
-
-    return register
+    return define(Study, name)
