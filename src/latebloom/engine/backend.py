@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from latebloom.engine.checkpoint import Tensors
 from latebloom.engine.settings import Training
 from latebloom.evaluation.accuracy import apply_to_one
-from latebloom.models.block import Residual
 from latebloom.models.sequence_model import SequenceModel
 
 
@@ -22,20 +22,12 @@ class Backend(ABC):
     roles: list[str]
     """The roles of the parameters, each with its own learning rate; attention is the last."""
 
-    def __init__(self, template: SequenceModel) -> None:
-        self.template = template
-        """The module that is called; gates and state noise are set on its parts."""
-        parts = (module for module in template.modules() if isinstance(module, Residual))
-        self._attention = [part for part in parts if part.role == "attention"]
+    template: SequenceModel
+    """The module that is called; gates and state noise are set on its parts."""
 
     @abstractmethod
     def each(self, function: Callable[..., Any], *per_model: Tensor) -> Any:
         """Call `function(model, *arguments)` for every model; arguments and results have a leading axis S."""
-
-    def set_gate(self, gate: float | Tensor) -> None:
-        """Scale attention's output: a number for all models, or inside `each` a tensor for one."""
-        for part in self._attention:
-            part.gate = gate
 
     def start_step(self) -> None:  # noqa: B027 (not every backend has something to do)
         """Drop the gradients of the previous step."""
@@ -61,11 +53,11 @@ class Backend(ABC):
         """Return one of the models."""
 
     @abstractmethod
-    def tensors(self) -> dict[str, dict[str, Tensor]]:
+    def tensors(self) -> Tensors:
         """Return the tensors of a checkpoint, by file and by name."""
 
     @abstractmethod
-    def load(self, tensors: dict[str, dict[str, Tensor]]) -> None:
+    def load(self, tensors: Tensors) -> None:
         """Load the tensors that `tensors` returned."""
 
 
@@ -73,8 +65,7 @@ class Alone(Backend):
     """One model, trained with the ordinary module and torch's AdamW."""
 
     def __init__(self, model: SequenceModel, training: Training, device: torch.device) -> None:
-        super().__init__(model.to(device))
-        self.device, self.clip = device, training.clip
+        self.template, self.device, self.clip = model.to(device), device, training.clip
         by_role = parameters_by_role(model)
         self.roles = list(by_role)
         self._attention_parameters = list(by_role.get("attention", {}).values())
@@ -118,7 +109,7 @@ class Alone(Backend):
     def model(self, index: int) -> SequenceModel:
         return self.template
 
-    def tensors(self) -> dict[str, dict[str, Tensor]]:
+    def tensors(self) -> Tensors:
         names = {id(parameter): name for name, parameter in self.template.named_parameters()}
         optimizer = {
             f"{names[id(parameter)]}/{key}": value
@@ -130,7 +121,7 @@ class Alone(Backend):
             random["cuda"] = torch.cuda.get_rng_state(self.device)
         return {"model": dict(self.template.state_dict()), "optimizer": optimizer, "random": random}
 
-    def load(self, tensors: dict[str, dict[str, Tensor]]) -> None:
+    def load(self, tensors: Tensors) -> None:
         self.template.load_state_dict(tensors["model"])
         parameters = dict(self.template.named_parameters())
         self.optimizer.state.clear()

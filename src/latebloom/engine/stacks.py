@@ -69,11 +69,11 @@ def check_not_in_stack(folder: RunFolder) -> None:
     for parent in path.parents:
         for file in parent.glob("stack-*/members.json"):
             try:
-                members = RunFolder(file.parent).read_json(file)
+                members = RunFolder.read_json(file)
             except CheckpointError:
                 continue  # damaged or not a stack: nothing to continue
             if path.relative_to(parent).as_posix() in members and latest_checkpoint(file.parent / "checkpoints"):
-                command = folder.read_json(path / "environment.json", "command")["command"]
+                command = folder.read_json(folder.environment_file, "command")["command"]
                 raise CheckpointError(
                     f"{folder.path} was trained in a stack of {len(members)} runs; continue with: "
                     f"latebloom {shlex.join(command[1:])}; to train it alone from the beginning, remove {file.parent}"
