@@ -100,5 +100,6 @@ def test_an_unfinished_delay_may_become_longer_before_its_switch(constant):
     assert is_extension(late, longer)
     assert extension_obstacle(late, longer, done=10, switch_step=None) == ""
     assert "another step" in extension_obstacle(late, longer, done=14, switch_step=12)
+    assert "another step" in extension_obstacle(longer, late, done=14, switch_step=None)  # shorter: it switches at 12
     assert not is_extension(late, replace(late, seed=1))
     assert all(name.startswith(("training.", "evaluation.")) for name in FREE)

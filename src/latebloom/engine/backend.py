@@ -21,7 +21,6 @@ class Backend(ABC):
 
     roles: list[str]
     """The roles of the parameters, each with its own learning rate; attention is the last."""
-
     template: SequenceModel
     """The module that is called; gates and state noise are set on its parts."""
 
@@ -37,12 +36,9 @@ class Backend(ABC):
         """Update the parameters by the gradient of the losses (S,), and return the norms (S,) of the gradients.
 
         `rates` (S, R) are learning rates. `counts` (S, R) are the optimizer steps of each role including this one, and
-        0 for a role that is not trained. `trains_attention` is None if the models differ in it.
+        0 for a role that is not trained. `trains_attention` is None if the models differ in it. Attention has no
+        optimizer state before its first step.
         """
-
-    @abstractmethod
-    def reset_attention(self, index: int) -> None:
-        """Give the attention of one model a fresh optimizer state."""
 
     @abstractmethod
     def finite(self) -> list[bool]:
@@ -99,10 +95,6 @@ class Alone(Backend):
         self.optimizer.step()
         return norm[None]
 
-    def reset_attention(self, index: int) -> None:
-        for parameter in self._attention_parameters:
-            self.optimizer.state.pop(parameter, None)
-
     def finite(self) -> list[bool]:
         return [bool(torch.stack([parameter.isfinite().all() for parameter in self.template.parameters()]).all())]
 
@@ -136,11 +128,8 @@ class Alone(Backend):
 def parameters_by_role(model: nn.Module) -> dict[str, dict[str, nn.Parameter]]:
     """Return the parameters of a model by role and by name; each role can have its own learning rate."""
     roles: dict[str, dict[str, nn.Parameter]] = {"recurrence": {}, "rest": {}, "attention": {}}
-    role_of: dict[int, str] = {}
-    for module in model.modules():
-        role = getattr(module, "role", None)
-        if role in ("recurrence", "attention"):
-            role_of |= {id(parameter): role for parameter in module.parameters()}
+    parts = [module for module in model.modules() if getattr(module, "role", None) in ("recurrence", "attention")]
+    role_of = {id(parameter): str(part.role) for part in parts for parameter in part.parameters()}
     for name, parameter in model.named_parameters():
         roles[role_of.get(id(parameter), "rest")][name] = parameter
     return {role: parameters for role, parameters in roles.items() if parameters}

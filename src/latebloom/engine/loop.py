@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -37,15 +38,15 @@ def run(
     """Train a run, continue it from its checkpoint, or return it if the folder holds it finished."""
     chosen = choose_device(device)
     with ExitStack() as opened:
-        folder, checkpoints = None, None
+        folder, checkpoints, hashes = None, None, []
         if out is not None:
             folder = RunFolder(out)
             check_not_in_stack(folder)
             opened.enter_context(folder.opened(config, str(chosen), extend=True))
             if folder.is_finished:
                 return TrainedRun.load(folder.path)
-            checkpoints = folder.checkpoints, folder.hashes(config)
-        outcome = _train({"": Journal(config, folder, observe)}, checkpoints, chosen)
+            checkpoints, hashes = folder.checkpoints, folder.hashes(config)
+        outcome = _train({"": Journal(config, folder, observe)}, checkpoints, hashes, chosen)
     for error in outcome.failed.values():
         raise error
     return outcome.trained[""]
@@ -53,48 +54,33 @@ def run(
 
 def run_stacked(
     configs: dict[str, RunConfig],
-    out: str | Path | None,
+    out: str | Path,
     device: torch.device,
     *,
     observe: Callable[[str, Progress], None] = lambda name, progress: None,
-    capture: bool = True,
 ) -> Outcome:
     """Train or continue runs with the same `stack_key` as one program, each in `out/NAME`."""
-    journals = {
-        name: Journal(
-            config,
-            None if out is None else RunFolder(Path(out) / name),
-            lambda progress, name=name: observe(name, progress),
-        )
-        for name, config in configs.items()
-    }
-    if out is None:
-        return _train(journals, None, device, stacked=True, capture=capture)
     places = [Path(out) / name for name in stack_folders(configs)]
     place = next((place for place in places if place.exists()), places[0])
+    journals = {}
     with ExitStack() as opened:
-        for journal in journals.values():
-            assert journal.folder is not None
-            opened.enter_context(journal.folder.opened(journal.config, str(device)))
+        for name, config in configs.items():
+            folder = RunFolder(Path(out) / name)
+            opened.enter_context(folder.opened(config, str(device)))
+            journals[name] = Journal(config, folder, partial(observe, name))
         opened.enter_context(catch_full_disk(out))
         (place / "checkpoints").mkdir(parents=True, exist_ok=True)
         write_json(place / "members.json", {name: config.hash for name, config in configs.items()})
-        checkpoints = place / "checkpoints", stack_hashes(configs)
-        outcome = _train(journals, checkpoints, device, stacked=True, capture=capture)
+        outcome = _train(journals, place / "checkpoints", stack_hashes(configs), device)
         if not outcome.failed:
             remove_folder(place)  # every run has its own model now
     return outcome
 
 
 def _train(
-    journals: dict[str, Journal],
-    checkpoints: tuple[Path, Sequence[str]] | None,
-    device: torch.device,
-    *,
-    stacked: bool = False,
-    capture: bool = True,
+    journals: dict[str, Journal], checkpoints: Path | None, hashes: Sequence[str], device: torch.device
 ) -> Outcome:
-    """Train runs; `checkpoints` are their folder and the hashes that they may have, that of new ones first."""
+    """Train one run, which has no name, or a stack; see `_Loop` for the hashes."""
     configs = [journal.config for journal in journals.values()]
     with ExitStack() as opened:
         for journal in journals.values():
@@ -104,8 +90,8 @@ def _train(
         if device.type == "cpu":
             opened.enter_context(keep_freed_memory())
         stop_requested = opened.enter_context(stop_requests())
-        trainer = Trainer(configs, device, stacked=stacked, capture=capture)
-        return _Loop(journals, trainer, checkpoints, stop_requested).finish()
+        trainer = Trainer(configs, device, stacked=list(journals) != [""])
+        return _Loop(trainer, journals, checkpoints, hashes, stop_requested).finish()
 
 
 class _Loop:
@@ -113,16 +99,17 @@ class _Loop:
 
     def __init__(
         self,
-        journals: dict[str, Journal],
         trainer: Trainer,
-        checkpoints: tuple[Path, Sequence[str]] | None,
+        journals: dict[str, Journal],
+        checkpoints: Path | None,
+        hashes: Sequence[str],
         stop_requested: Callable[[], bool],
     ) -> None:
+        """`hashes` are those that checkpoints may have; new ones have the first."""
         self.names, self.journals = list(journals), list(journals.values())
-        self.trainer, self.stop_requested = trainer, stop_requested
-        self.training = trainer.shared.training
         self.is_stack = self.names != [""]
-        self.checkpoints, self.hashes = checkpoints or (None, [])
+        self.trainer, self.training, self.stop_requested = trainer, trainer.shared.training, stop_requested
+        self.checkpoints, self.hashes = checkpoints, hashes
         self.started = self.saved_at = time.monotonic()
         newest = latest_checkpoint(self.checkpoints) if self.checkpoints else None
         if newest is not None:

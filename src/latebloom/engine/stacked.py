@@ -71,9 +71,6 @@ class Stacked(Backend):
         )  # fmt: skip
         return norms
 
-    def reset_attention(self, index: int) -> None:
-        """Do nothing: the moments of parameters that were not trained are still zero."""
-
     def finite(self) -> list[bool]:
         return self.flat.isfinite().all(dim=1).tolist()
 

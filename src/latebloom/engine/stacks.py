@@ -6,7 +6,6 @@ whole stack, in `stack-HASH/checkpoints` next to the folders of the runs.
 
 import hashlib
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 
 from latebloom.config import RunConfig
@@ -14,7 +13,7 @@ from latebloom.delay.triggers import AtFraction, AtStep
 from latebloom.engine.checkpoint import latest_checkpoint
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.settings import Phase
-from latebloom.errors import CheckpointError, ConfigError
+from latebloom.errors import CheckpointError
 
 
 def stack_key(config: RunConfig) -> RunConfig:
@@ -38,15 +37,6 @@ def stack_key(config: RunConfig) -> RunConfig:
     if delay is None or same_size:
         return replace(shared, seed=0, delay=None)
     return replace(shared, seed=0) if isinstance(delay.until, AtStep | AtFraction) else shared
-
-
-def check_stackable(configs: Sequence[RunConfig]) -> None:
-    """Raise unless runs can be trained as one program."""
-    if len(configs) > 1 and len({stack_key(config).hash for config in configs}) != 1:
-        raise ConfigError(
-            "these runs cannot be stacked: they differ in more than seed, learning rates, averaging of the loss, "
-            "state noise and delay"
-        )
 
 
 def stack_hashes(configs: dict[str, RunConfig]) -> list[str]:

@@ -22,7 +22,8 @@ from latebloom.engine.loss import answer_losses, total_loss
 from latebloom.engine.noise import state_noise
 from latebloom.engine.run_state import RunState
 from latebloom.engine.stacked import Stacked
-from latebloom.engine.stacks import check_stackable
+from latebloom.engine.stacks import stack_key
+from latebloom.errors import ConfigError
 from latebloom.evaluation.accuracy import Count, count_correct, evaluating
 from latebloom.models.block import Residual
 from latebloom.models.sequence_model import SequenceModel
@@ -55,7 +56,11 @@ class Trainer:
         self, configs: Sequence[RunConfig], device: torch.device, *, stacked: bool | None = None, capture: bool = True
     ) -> None:
         """Build the models from their seeds. One run is trained alone unless `stacked` is True."""
-        check_stackable(configs)
+        if len(configs) > 1 and len({stack_key(config).hash for config in configs}) > 1:
+            raise ConfigError(
+                "these runs cannot be stacked: they differ in more than seed, learning rates, averaging of the loss, "
+                "state noise and delay"
+            )
         self.device, self.step = device, 0
         self.runs = [RunState(config) for config in configs]
         self.shared = configs[0]
@@ -191,11 +196,7 @@ class Trainer:
             assert answer is not None, "RunConfig refuses when_beyond for a task without a state answer"
             return self.check(round(multiple * self.shared.training.length))[index].accuracy_of(answer)
 
-        was_trained = run.stage(self.step).attention_since is not None
-        switched = run.switch.update(delay.until, Moment(self.step, run.config.training.steps, state_tracking))
-        if switched and not was_trained:
-            self.backend.reset_attention(index)
-        return switched
+        return run.switch.update(delay.until, Moment(self.step, run.config.training.steps, state_tracking))
 
     def read_means(self, indices: Sequence[int] | None = None) -> dict[int, dict[str, float]]:
         """Return the mean losses of some runs, or of all, since their last reading; waits for the device."""
