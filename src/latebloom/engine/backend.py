@@ -65,17 +65,10 @@ class Alone(Backend):
         by_role = parameters_by_role(model)
         self.roles = list(by_role)
         self._attention_parameters = list(by_role.get("attention", {}).values())
-        self.optimizer = torch.optim.AdamW(
-            # The rate is a tensor, so that a captured step reads the new value when it is replayed.
-            [
-                {"params": list(parameters.values()), "lr": torch.tensor(0.0, device=device)}
-                for parameters in by_role.values()
-            ],
-            betas=training.betas,
-            weight_decay=training.weight_decay,
-            fused=True,
-            capturable=device.type == "cuda",
-        )
+        # The rate is a tensor, so that a captured step reads the new value when it is replayed.
+        groups = [{"params": list(p.values()), "lr": torch.tensor(0.0, device=device)} for p in by_role.values()]
+        betas, decay, capturable = training.betas, training.weight_decay, device.type == "cuda"
+        self.optimizer = torch.optim.AdamW(groups, betas=betas, weight_decay=decay, fused=True, capturable=capturable)
 
     def each(self, function: Callable[..., Any], *per_model: Tensor) -> Any:
         return apply_to_one(self.template, function, *per_model)

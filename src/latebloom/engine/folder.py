@@ -93,24 +93,15 @@ class RunFolder:
         """
         if find_spec("safetensors") is None:
             raise ConfigError("out: saving a run needs the package safetensors, which is not installed")
-        try:
-            with catch_full_disk(self.path):
-                self.checkpoints.mkdir(parents=True, exist_ok=True)
-                lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held until the context ends)
-        except OSError as error:
-            raise ConfigError(f"out: {self.path} cannot be written ({error.strerror}); choose another folder") from None
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise CheckpointError(f"{self.path} is in use: another process is training there") from None
-            with catch_full_disk(self.path):
-                self._claim(config, device, extend)
-                yield
+        in_use = f"{self.path} is in use: another process is training there"
+        with locked(self.path, in_use), catch_full_disk(self.path):
+            self._claim(config, device, extend)
+            yield
 
     def _claim(self, config: RunConfig, device: str, extend: bool) -> None:
         """Write configuration and environment, or record that the run is continued or extended."""
         here = describe_environment(config.seed, device)
+        self.checkpoints.mkdir(exist_ok=True)
         if not self.config_file.exists():
             write_json(self.environment_file, here | {"resumed": []})
             write_json(self.config_file, config.to_json())
@@ -157,6 +148,23 @@ class RunFolder:
         there = self.environment_file.exists()
         extended = self.read_json(self.environment_file).get("extended", []) if there else []
         return [*config.hashes, *(hash for entry in extended for hash in entry["hashes"])]
+
+
+@contextmanager
+def locked(folder: Path, in_use: str) -> Iterator[None]:
+    """Create a folder and lock it for this process while the context lasts; `in_use` is the error if it is locked."""
+    try:
+        with catch_full_disk(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = open(folder / ".lock", "w")  # noqa: SIM115 (held until the context ends)
+    except OSError as error:
+        raise ConfigError(f"out: {folder} cannot be written ({error.strerror}); choose another folder") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(in_use) from None
+        yield
 
 
 def enclosing_run(path: Path) -> Path | None:

@@ -29,11 +29,7 @@ SECONDS_BETWEEN_CHECKPOINTS = 20.0
 
 
 def run(
-    config: RunConfig,
-    out: str | Path | None = None,
-    *,
-    device: str | None = None,
-    observe: Observer | None = None,
+    config: RunConfig, out: str | Path | None = None, *, device: str | None = None, observe: Observer | None = None
 ) -> TrainedRun:
     """Train a run, continue it from its checkpoint, or return it if the folder holds it finished."""
     chosen = choose_device(device)
@@ -219,17 +215,10 @@ class _Loop:
             if self.stop_requested():
                 raise self._interrupted()
 
+        length, sequences = shared.training.length, shared.evaluation.sequences
+        evaluate = partial(evaluate_each, training_length=length, sequences=sequences, progress=report)
         with trainer.current_gates() as each:
-            return evaluate_each(
-                each,
-                shared.task,
-                shared.test_lengths,
-                training_length=shared.training.length,
-                sequences=shared.evaluation.sequences,
-                seeds=trainer.seeds,
-                device=trainer.device,
-                progress=report,
-            )
+            return evaluate(each, shared.task, shared.test_lengths, seeds=trainer.seeds, device=trainer.device)
 
     def _conclude(self, evaluations: list[Evaluation], seconds: float) -> Outcome:
         trained: dict[str, TrainedRun] = {}

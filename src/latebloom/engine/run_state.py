@@ -5,7 +5,6 @@ from typing import Any
 
 from latebloom.config import RunConfig
 from latebloom.delay.policy import Stage, Switch, stage_at
-from latebloom.engine.schedule import rate_of_step
 
 _SAVED = ("summed", "failed_step", "phase_done", "rate_done")
 
@@ -32,10 +31,6 @@ class RunState:
         if self._stage is None or self._stage[0] != self.switch.step or 0.0 < self._stage[1].gate < 1.0:
             self._stage = self.switch.step, stage_at(self.config.delay, step, self.switch.step)
         return self._stage[1]
-
-    def rate(self, step: int) -> float:
-        """Return the learning rate of a step."""
-        return rate_of_step(self.config.training, self.config.delay, self.switch.step, step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data that `load_state_dict` reads."""

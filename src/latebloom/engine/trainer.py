@@ -8,6 +8,7 @@ Shapes: S runs, R roles of parameters, N logged metrics.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -21,6 +22,7 @@ from latebloom.engine.checkpoint import Tensors
 from latebloom.engine.loss import answer_losses, total_loss
 from latebloom.engine.noise import state_noise
 from latebloom.engine.run_state import RunState
+from latebloom.engine.schedule import rate_of_step
 from latebloom.engine.stacked import Stacked
 from latebloom.engine.stacks import stack_key
 from latebloom.errors import ConfigError
@@ -93,13 +95,16 @@ class Trainer:
     def advance(self) -> list[int]:
         """Do one step of every run; return the indices of the runs that enabled attention after it."""
         form = self._form()
-        self._send_controls()
+        controls = torch.tensor([self._controls_of(run) for run in self.runs])
+        if self.device.type == "cuda":
+            controls = controls.pin_memory()  # so that the copy does not wait for the device
+        self._controls.copy_(controls, non_blocking=True)
         self.captured.run(form, lambda: self._device_step(form))
         self.step += 1
-        self._checked = {}
+        self._checked.clear()
         switched = [index for index, run in enumerate(self.runs) if self._after_step(index, run)]
         if switched:  # the trigger has measured the model before the switch
-            self._checked = {}
+            self._checked.clear()
         return switched
 
     def rehearse(self) -> None:
@@ -122,14 +127,9 @@ class Trainer:
         is_trained = stages[0].attention_since is not None
         return StepForm(length, batch_size, gate if gate in (0.0, 1.0) else None, withheld, is_trained)
 
-    def _send_controls(self) -> None:
-        host = torch.tensor([self._controls_of(run) for run in self.runs])
-        if self.device.type == "cuda":
-            host = host.pin_memory()  # so that the copy does not wait for the device
-        self._controls.copy_(host, non_blocking=True)
-
     def _controls_of(self, run: RunState) -> list[float]:
-        stage, training, rate = run.stage(self.step), run.config.training, run.rate(self.step)
+        stage, training = run.stage(self.step), run.config.training
+        rate = rate_of_step(training, run.config.delay, run.switch.step, self.step)
         run.phase_done, run.rate_done = stage.phase, rate
         factors: dict[str, float] = {}  # they apply after a switch
         if run.switch.step is not None:
@@ -160,12 +160,9 @@ class Trainer:
             deviation = noise if self._state_noise is None else self._state_noise
             with state_noise(self._recurrences, deviation, seed, self._index, batch.shape):
                 losses = answer_losses(model, batch)
-            loss = total_loss(
-                losses,
-                batch,
-                per_token if self._per_token is None else self._per_token,
-                dict(zip(task.answers, included, strict=True)) if form.withheld is None else None,
-            )
+            mean = per_token if self._per_token is None else self._per_token
+            in_loss = dict(zip(task.answers, included, strict=True)) if form.withheld is None else None
+            loss = total_loss(losses, batch, mean, in_loss)
             each = [losses.get(name, torch.zeros_like(loss)) for name in task.answers]
             return loss, torch.stack([part.detach() for part in each])
 
@@ -227,16 +224,9 @@ class Trainer:
     def check(self, length: int) -> list[Count]:
         """Return the current held-out accuracy of every run."""
         if length not in self._checked:  # triggers measure one run after the other
+            held_out = partial(count_correct, split="validation", sequences=CHECK_SEQUENCES, device=self.device)
             with self.current_gates() as each:
-                self._checked[length] = count_correct(
-                    each,
-                    self.shared.task,
-                    length,
-                    sequences=CHECK_SEQUENCES,
-                    seeds=self.seeds,
-                    split="validation",
-                    device=self.device,
-                )
+                self._checked[length] = held_out(each, self.shared.task, length, seeds=self.seeds)
         return self._checked[length]
 
     @contextmanager
