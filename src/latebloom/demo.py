@@ -87,8 +87,9 @@ def _check(configs: dict[str, RunConfig], out: Path) -> None:
     if not {length, CLAIM * length} <= set(config.test_lengths):
         multiples = list(config.evaluation.multiples)
         raise ConfigError(f"evaluation.multiples: {multiples} leave out 1 or {CLAIM}, which the demo compares")
-    if RunFolder(out).config_file.exists():
-        raise ConfigError(f"out: {out} is the folder of a run; choose another with --out")
+    if out.is_file() or RunFolder(out).config_file.exists():
+        kind = "a file" if out.is_file() else "the folder of a run"
+        raise ConfigError(f"out: {out} is {kind}; choose another with --out")
     if any(RunFolder(out / name).config_file.exists() for name in configs):
         raise ConfigError(f"out: {out} holds a demo of an earlier version of latebloom; choose another with --out")
 

@@ -4,21 +4,21 @@ import pytest
 import torch
 
 from latebloom.engine import adamw
-from latebloom.engine.adamw import AdamW, adamw_
+from latebloom.engine.adamw import adamw_
 
 S, SIZES = 3, (700, 900, 600)
 ENDS = (700, 1600, 2200)
-SETTINGS = AdamW(betas=(0.9, 0.95), weight_decay=0.1)
+BETAS, DECAY = (0.9, 0.95), 0.1
 
 
 def kernel(*arguments):
     pytest.importorskip("triton")
-    adamw._fused(*arguments)
+    adamw._kernel(*arguments)
 
 
 @pytest.mark.parametrize("update", [adamw.adamw_loop, kernel])
 def test_many_steps_are_those_of_torch(device, monkeypatch, update):
-    monkeypatch.setattr(adamw, "_fused", adamw._fused if update is kernel else adamw.adamw_loop)
+    monkeypatch.setattr(adamw, "_kernel", adamw._kernel if update is kernel else adamw.adamw_loop)
     monkeypatch.setattr(adamw, "adamw_loop", update)
     torch.manual_seed(0)
     start = torch.randn(S, sum(SIZES), device=device)
@@ -29,7 +29,7 @@ def test_many_steps_are_those_of_torch(device, monkeypatch, update):
     optimizers = [
         torch.optim.AdamW(
             [{"params": [p], "lr": float(rate)} for p, rate in zip(theirs[i], rates[i], strict=True)],
-            betas=SETTINGS.betas, weight_decay=SETTINGS.weight_decay,
+            betas=BETAS, weight_decay=DECAY,
         )
         for i in range(S)
     ]  # fmt: skip
@@ -37,7 +37,7 @@ def test_many_steps_are_those_of_torch(device, monkeypatch, update):
         gradients = torch.randn_like(start)
         counts = torch.full((S, 3), float(step), device=device)
         parameters, first, second = ours
-        adamw_(SETTINGS, parameters, gradients, first, second, ends=ENDS, scale=scale, rates=rates, counts=counts)
+        adamw_(BETAS, DECAY, parameters, gradients, first, second, ends=ENDS, scale=scale, rates=rates, counts=counts)
         for i, optimizer in enumerate(optimizers):
             for p, g in zip(theirs[i], (gradients[i] * scale[i]).split(SIZES), strict=True):
                 p.grad = g.clone()
@@ -48,7 +48,7 @@ def test_many_steps_are_those_of_torch(device, monkeypatch, update):
 
 @pytest.mark.parametrize("update", [adamw.adamw_loop, kernel])
 def test_what_is_held_back_does_not_move_by_a_bit(device, monkeypatch, update):
-    monkeypatch.setattr(adamw, "_fused", adamw._fused if update is kernel else adamw.adamw_loop)
+    monkeypatch.setattr(adamw, "_kernel", adamw._kernel if update is kernel else adamw.adamw_loop)
     monkeypatch.setattr(adamw, "adamw_loop", update)
     start = torch.randn(S, sum(SIZES), device=device)
     parameters, gradients = start.clone(), torch.randn_like(start)
@@ -57,7 +57,7 @@ def test_what_is_held_back_does_not_move_by_a_bit(device, monkeypatch, update):
     counts = torch.ones(S, 3, device=device)
     counts[1, 2] = 0.0
     shared = {"scale": torch.ones(S, device=device), "rates": torch.full((S, 3), 0.1, device=device)}
-    adamw_(SETTINGS, parameters, gradients, first, second, ends=ENDS, counts=counts, **shared)
+    adamw_(BETAS, DECAY, parameters, gradients, first, second, ends=ENDS, counts=counts, **shared)
     moved = parameters != start
     assert moved[:, :1600].all()
     assert moved[[0, 2]].all()
@@ -70,7 +70,7 @@ def test_columns_after_the_last_group_are_left_alone(device):
     start = torch.randn(S, sum(SIZES), device=device)
     parameters, zeros = start.clone(), torch.zeros_like(start)
     adamw_(
-        SETTINGS, parameters, torch.randn_like(start), zeros.clone(), zeros.clone(), ends=ENDS[:2],
+        BETAS, DECAY, parameters, torch.randn_like(start), zeros.clone(), zeros.clone(), ends=ENDS[:2],
         scale=torch.ones(S, device=device), rates=torch.full((S, 2), 0.1, device=device),
         counts=torch.ones(S, 2, device=device),
     )  # fmt: skip

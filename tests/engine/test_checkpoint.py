@@ -9,7 +9,6 @@ import torch
 
 from latebloom.engine import checkpoint
 from latebloom.engine.checkpoint import (
-    keep_newest,
     latest_checkpoint,
     load_checkpoint,
     save_checkpoint,
@@ -30,14 +29,21 @@ def test_what_is_saved_is_loaded(tmp_path):
 
 
 def test_the_newest_is_found_and_the_older_ones_go(tmp_path):
+    (tmp_path / ".writing-step-00000200").mkdir()
     for step in (5, 10, 100):
         save_checkpoint(tmp_path, TENSORS, {"step": step}, "abc")
-    (tmp_path / ".writing-step-00000200").mkdir()
     newest = latest_checkpoint(tmp_path)
     assert newest is not None
     assert newest.name == "step-00000100"
-    keep_newest(tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["step-00000010", "step-00000100"]
+
+
+def test_an_old_checkpoint_that_cannot_be_removed_is_no_obstacle(tmp_path, monkeypatch):
+    """As on a network file system, where a file that another process has open stays in its folder."""
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", lambda path, ignore_errors: None)
+    for step in range(1, 31):
+        save_checkpoint(tmp_path, TENSORS, {"step": step}, "abc")
+    assert [path.name for path in sorted(tmp_path.glob("step-*"))] == ["step-00000029", "step-00000030"]
 
 
 @pytest.mark.parametrize("killed_at", range(12))

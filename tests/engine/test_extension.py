@@ -10,6 +10,7 @@ from latebloom import Delay, Phase, RunConfig, TrainedRun, at_fraction, at_step,
 from latebloom.engine.extension import FREE, extension_obstacle, is_extension
 from latebloom.engine.loop import run_stacked
 from latebloom.errors import CheckpointError
+from latebloom.integrations.load_model import load_model
 
 
 def with_training(config: RunConfig, **changes) -> RunConfig:
@@ -40,6 +41,18 @@ def test_an_extended_run_is_bit_for_bit_the_run_with_these_steps_from_the_start(
     again = TrainedRun.load(tmp_path / "extended")
     assert again.config == longer
     assert run(with_training(short, steps=50), tmp_path / "extended").result["steps"] == 50
+
+
+def test_the_model_of_an_extended_run_that_was_killed_can_be_inspected(constant, tmp_path):
+    run(constant, tmp_path)
+
+    def die(progress):
+        raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError):
+        run(with_training(constant, steps=48), tmp_path, observe=die)
+    _, weights = load_model(tmp_path / "checkpoints")
+    assert weights.endswith("of step 24 of 48")
 
 
 def test_other_lengths_are_tested_without_training_again(constant, tmp_path):
@@ -87,5 +100,6 @@ def test_an_unfinished_delay_may_become_longer_before_its_switch(constant):
     assert is_extension(late, longer)
     assert extension_obstacle(late, longer, done=10, switch_step=None) == ""
     assert "another step" in extension_obstacle(late, longer, done=14, switch_step=12)
+    assert "another step" in extension_obstacle(longer, late, done=14, switch_step=None)  # shorter: it switches at 12
     assert not is_extension(late, replace(late, seed=1))
     assert all(name.startswith(("training.", "evaluation.")) for name in FREE)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from latebloom.engine.noise import StateNoise, uniform_noise
+from latebloom.engine.noise import state_noise, uniform_noise
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import ConfigError
 from latebloom.layers.lstm import LSTMLayer
@@ -37,11 +37,10 @@ def test_the_numbers_have_mean_0_and_deviation_1():
 
 def test_every_recurrence_sequence_token_seed_and_batch_has_its_own():
     model = SequenceModel(hybrid(width=16, blocks=2), vocabulary_size=20)
-    noise = StateNoise(model)
     recurrences = recurrences_of(model)
 
     def drawn(seed, index):
-        with noise.applied(0.5, seed, torch.tensor(index), (4, 7)):
+        with state_noise(recurrences, 0.5, seed, torch.tensor(index), (4, 7)):
             return torch.stack([part.noise for part in recurrences if part.noise is not None])
 
     one = drawn(1, 7)
@@ -97,7 +96,7 @@ def test_what_was_given_is_taken_back_also_where_drawing_it_fails(monkeypatch):
         return uniform_noise(*words)
 
     monkeypatch.setattr("latebloom.engine.noise.uniform_noise", fails_at_the_second)
-    with pytest.raises(RuntimeError), StateNoise(model).applied(0.5, 1, torch.tensor(0), (4, 7)):
+    with pytest.raises(RuntimeError), state_noise(recurrences_of(model), 0.5, 1, torch.tensor(0), (4, 7)):
         pass
     assert all(part.noise is None for part in recurrences_of(model))
 

@@ -2,21 +2,26 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
 from latebloom import Delay, Phase, RunConfig, at_step, lstm, run, transformer, when_beyond
+from latebloom.engine import loop
 from latebloom.engine.loop import run_stacked
 from latebloom.engine.stacked import Stacked
 from latebloom.engine.stacks import stack_key
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import ConfigError
+from latebloom.studies.stacks import plan_waves
 
 CPU = torch.device("cpu")
 
@@ -157,6 +162,40 @@ def test_a_run_that_goes_non_finite_is_dropped_and_the_others_go_on(small, tmp_p
     assert not (tmp_path / "bad" / "result.json").exists()
     alone = run(configs["also good"], device="cpu")
     assert outcome.trained["also good"].evaluation == alone.evaluation
+
+
+def test_a_stack_that_is_killed_while_its_checkpoints_are_removed_leaves_none(small, tmp_path, monkeypatch):
+    """Half of them without their members.json would be in the way of everything else in the folder."""
+    remove = shutil.rmtree
+
+    def die(path, **options):
+        if Path(path).parent == tmp_path and (Path(path) / "members.json").exists():
+            (Path(path) / "members.json").unlink()
+            raise KeyboardInterrupt
+        remove(path, **options)
+
+    configs = {f"seed-{seed}": with_training(replace(small, seed=seed), steps=60) for seed in (1, 2)}
+    monkeypatch.setattr(shutil, "rmtree", die)
+    with pytest.raises(KeyboardInterrupt):
+        run_stacked(configs, tmp_path, CPU)
+    monkeypatch.undo()
+    assert all((tmp_path / name / "result.json").exists() for name in configs)
+    more = configs | {"seed-3": replace(configs["seed-1"], seed=3)}
+    assert [list(wave) for wave in plan_waves(more, tmp_path, lambda config: 8)] == [["seed-3"]]
+
+
+def test_a_slow_disk_does_not_take_all_the_time(small, tmp_path, monkeypatch):
+    steps = []
+
+    def slow(folder, tensors, state, run):
+        steps.append(state["step"])
+        time.sleep(0.3)
+
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.2)
+    monkeypatch.setattr(loop, "save_checkpoint", slow)
+    configs = {f"seed-{seed}": replace(small, seed=seed) for seed in (1, 2)}
+    run_stacked(configs, tmp_path, CPU)
+    assert all(later - earlier > 1 for earlier, later in pairwise(steps[:-1]))
 
 
 SCRIPT = """

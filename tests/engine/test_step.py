@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from latebloom import Composite, RunConfig, SequenceModel, hybrid
-from latebloom.engine.backend import Alone
+from latebloom.engine.backend import Alone, parameters_by_role
 from latebloom.engine.loss import answer_losses, total_loss
 from latebloom.engine.trainer import Trainer
 
@@ -40,6 +40,19 @@ def test_every_parameter_is_in_the_optimizer_once():
     held = [id(parameter) for group in backend.optimizer.param_groups for parameter in group["params"]]
     assert sorted(held) == sorted(id(parameter) for parameter in model.parameters())
     assert backend.roles == ["recurrence", "rest", "attention"]
+
+
+@pytest.mark.parametrize("hold", ["bypass", "freeze"])
+def test_attention_has_no_optimizer_state_before_the_switch_and_a_fresh_one_after_it(tiny, hold):
+    trainer = Trainer([replace(tiny, delay=replace(tiny.delay, hold=hold))], torch.device("cpu"))
+    backend = trainer.backend
+    assert isinstance(backend, Alone)
+    attention = list(parameters_by_role(backend.template)["attention"].values())
+    for _ in range(12):
+        trainer.advance()
+    assert not any(parameter in backend.optimizer.state for parameter in attention)
+    trainer.advance()
+    assert all(backend.optimizer.state[parameter]["step"] == 1 for parameter in attention)
 
 
 def test_what_is_withheld_is_not_asked_until_the_switch(tiny):

@@ -3,23 +3,17 @@
 Shapes: S stacked models, P parameters of a model in one row, G groups: columns of P with the same rate and step count.
 """
 
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class AdamW:
-    """The settings that all models share."""
-
-    betas: tuple[float, float]
-    weight_decay: float
-    epsilon: float = 1e-8
+EPSILON = 1e-8
 
 
 def adamw_(
-    settings: AdamW,
+    betas: tuple[float, float],
+    weight_decay: float,
     parameters: Tensor,
     gradients: Tensor,
     first: Tensor,
@@ -36,16 +30,23 @@ def adamw_(
     gradients. `rates` and `counts` (S, G) are the learning rate of each group and its number of steps, including this
     one; a group with the count 0 does not change, nor do its moments.
     """
-    beta_first, beta_second = settings.betas
     rates = torch.where(counts > 0, rates, -1.0)  # marks the groups that do not change
     counts = counts.clamp(min=1)
-    corrections = torch.stack([1 - beta_first**counts, (1 - beta_second**counts).sqrt()], dim=-1)  # (S, G, 2)
-    update = _fused if parameters.is_cuda else adamw_loop
-    update(settings, parameters, gradients, first, second, ends, scale, rates, corrections)
+    corrections = torch.stack([1 - betas[0] ** counts, (1 - betas[1] ** counts).sqrt()], dim=-1)  # (S, G, 2)
+    update = _kernel if parameters.is_cuda else adamw_loop
+    update(betas, weight_decay, EPSILON, parameters, gradients, first, second, ends, scale, rates, corrections)
+
+
+def _kernel(*arguments: Any) -> None:
+    from latebloom.engine import adamw_triton
+
+    adamw_triton.update(*arguments)
 
 
 def adamw_loop(
-    settings: AdamW,
+    betas: tuple[float, float],
+    weight_decay: float,
+    epsilon: float,
     parameters: Tensor,
     gradients: Tensor,
     first: Tensor,
@@ -56,7 +57,7 @@ def adamw_loop(
     corrections: Tensor,
 ) -> None:
     """Compute the update of the kernel, group by group."""
-    beta_first, beta_second = settings.betas
+    beta_first, beta_second = betas
     start = 0
     for group, end in enumerate(ends):
         columns, start = slice(start, end), end
@@ -66,27 +67,7 @@ def adamw_loop(
         mean = torch.lerp(first[:, columns], gradient, 1 - beta_first)
         square = beta_second * second[:, columns] + (1 - beta_second) * gradient * gradient
         correction, root = corrections[:, group, 0, None], corrections[:, group, 1, None]
-        decayed = parameters[:, columns] * (1 - rate * settings.weight_decay)
-        moved = decayed - rate / correction * mean / (square.sqrt() / root + settings.epsilon)
-        parameters[:, columns] = torch.where(moves, moved, parameters[:, columns])
-        first[:, columns] = torch.where(moves, mean, first[:, columns])
-        second[:, columns] = torch.where(moves, square, second[:, columns])
-
-
-def _fused(
-    settings: AdamW,
-    parameters: Tensor,
-    gradients: Tensor,
-    first: Tensor,
-    second: Tensor,
-    ends: tuple[int, ...],
-    scale: Tensor,
-    rates: Tensor,
-    corrections: Tensor,
-) -> None:
-    from latebloom.engine import adamw_triton
-
-    adamw_triton.update(
-        settings.betas, settings.weight_decay, settings.epsilon, parameters, gradients, first, second, ends, scale,
-        rates, corrections,
-    )  # fmt: skip
+        decayed = parameters[:, columns] * (1 - rate * weight_decay)
+        moved = decayed - rate / correction * mean / (square.sqrt() / root + epsilon)
+        for tensor, new in ((parameters, moved), (first, mean), (second, square)):
+            tensor[:, columns] = torch.where(moves, new, tensor[:, columns])

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from latebloom.engine.checkpoint import Tensors
 from latebloom.engine.settings import Training
 from latebloom.evaluation.accuracy import apply_to_one
-from latebloom.models.block import Residual
 from latebloom.models.sequence_model import SequenceModel
 
 
@@ -21,21 +21,12 @@ class Backend(ABC):
 
     roles: list[str]
     """The roles of the parameters, each with its own learning rate; attention is the last."""
-
-    def __init__(self, template: SequenceModel) -> None:
-        self.template = template
-        """The module that is called; gates and state noise are set on its parts."""
-        parts = (module for module in template.modules() if isinstance(module, Residual))
-        self._attention = [part for part in parts if part.role == "attention"]
+    template: SequenceModel
+    """The module that is called; gates and state noise are set on its parts."""
 
     @abstractmethod
     def each(self, function: Callable[..., Any], *per_model: Tensor) -> Any:
         """Call `function(model, *arguments)` for every model; arguments and results have a leading axis S."""
-
-    def set_gate(self, gate: float | Tensor) -> None:
-        """Scale attention's output: a number for all models, or inside `each` a tensor for one."""
-        for part in self._attention:
-            part.gate = gate
 
     def start_step(self) -> None:  # noqa: B027 (not every backend has something to do)
         """Drop the gradients of the previous step."""
@@ -45,12 +36,9 @@ class Backend(ABC):
         """Update the parameters by the gradient of the losses (S,), and return the norms (S,) of the gradients.
 
         `rates` (S, R) are learning rates. `counts` (S, R) are the optimizer steps of each role including this one, and
-        0 for a role that is not trained. `trains_attention` is None if the models differ in it.
+        0 for a role that is not trained. `trains_attention` is None if the models differ in it. Attention has no
+        optimizer state before its first step.
         """
-
-    @abstractmethod
-    def reset_attention(self, index: int) -> None:
-        """Give the attention of one model a fresh optimizer state."""
 
     @abstractmethod
     def finite(self) -> list[bool]:
@@ -61,11 +49,11 @@ class Backend(ABC):
         """Return one of the models."""
 
     @abstractmethod
-    def tensors(self) -> dict[str, dict[str, Tensor]]:
+    def tensors(self) -> Tensors:
         """Return the tensors of a checkpoint, by file and by name."""
 
     @abstractmethod
-    def load(self, tensors: dict[str, dict[str, Tensor]]) -> None:
+    def load(self, tensors: Tensors) -> None:
         """Load the tensors that `tensors` returned."""
 
 
@@ -73,22 +61,14 @@ class Alone(Backend):
     """One model, trained with the ordinary module and torch's AdamW."""
 
     def __init__(self, model: SequenceModel, training: Training, device: torch.device) -> None:
-        super().__init__(model.to(device))
-        self.device, self.clip = device, training.clip
+        self.template, self.device, self.clip = model.to(device), device, training.clip
         by_role = parameters_by_role(model)
         self.roles = list(by_role)
         self._attention_parameters = list(by_role.get("attention", {}).values())
-        self.optimizer = torch.optim.AdamW(
-            # The rate is a tensor, so that a captured step reads the new value when it is replayed.
-            [
-                {"params": list(parameters.values()), "lr": torch.tensor(0.0, device=device)}
-                for parameters in by_role.values()
-            ],
-            betas=training.betas,
-            weight_decay=training.weight_decay,
-            fused=True,
-            capturable=device.type == "cuda",
-        )
+        # The rate is a tensor, so that a captured step reads the new value when it is replayed.
+        groups = [{"params": list(p.values()), "lr": torch.tensor(0.0, device=device)} for p in by_role.values()]
+        betas, decay, capturable = training.betas, training.weight_decay, device.type == "cuda"
+        self.optimizer = torch.optim.AdamW(groups, betas=betas, weight_decay=decay, fused=True, capturable=capturable)
 
     def each(self, function: Callable[..., Any], *per_model: Tensor) -> Any:
         return apply_to_one(self.template, function, *per_model)
@@ -108,17 +88,13 @@ class Alone(Backend):
         self.optimizer.step()
         return norm[None]
 
-    def reset_attention(self, index: int) -> None:
-        for parameter in self._attention_parameters:
-            self.optimizer.state.pop(parameter, None)
-
     def finite(self) -> list[bool]:
         return [bool(torch.stack([parameter.isfinite().all() for parameter in self.template.parameters()]).all())]
 
     def model(self, index: int) -> SequenceModel:
         return self.template
 
-    def tensors(self) -> dict[str, dict[str, Tensor]]:
+    def tensors(self) -> Tensors:
         names = {id(parameter): name for name, parameter in self.template.named_parameters()}
         optimizer = {
             f"{names[id(parameter)]}/{key}": value
@@ -130,7 +106,7 @@ class Alone(Backend):
             random["cuda"] = torch.cuda.get_rng_state(self.device)
         return {"model": dict(self.template.state_dict()), "optimizer": optimizer, "random": random}
 
-    def load(self, tensors: dict[str, dict[str, Tensor]]) -> None:
+    def load(self, tensors: Tensors) -> None:
         self.template.load_state_dict(tensors["model"])
         parameters = dict(self.template.named_parameters())
         self.optimizer.state.clear()
@@ -145,11 +121,8 @@ class Alone(Backend):
 def parameters_by_role(model: nn.Module) -> dict[str, dict[str, nn.Parameter]]:
     """Return the parameters of a model by role and by name; each role can have its own learning rate."""
     roles: dict[str, dict[str, nn.Parameter]] = {"recurrence": {}, "rest": {}, "attention": {}}
-    role_of: dict[int, str] = {}
-    for module in model.modules():
-        role = getattr(module, "role", None)
-        if role in ("recurrence", "attention"):
-            role_of |= {id(parameter): role for parameter in module.parameters()}
+    parts = [module for module in model.modules() if getattr(module, "role", None) in ("recurrence", "attention")]
+    role_of = {id(parameter): str(part.role) for part in parts for parameter in part.parameters()}
     for name, parameter in model.named_parameters():
         roles[role_of.get(id(parameter), "rest")][name] = parameter
     return {role: parameters for role, parameters in roles.items() if parameters}

@@ -12,14 +12,14 @@ class Captured:
     A step must read everything that changes from tensors that stay in place, and write its results into such tensors.
     The first run is a real step, and it sets up what is created lazily (compiled kernels, optimizer state) before the
     capture. All graphs share one memory pool, because they never run at the same time. On a CPU, and on a GPU after a
-    capture has failed, every step runs directly; `reason` is the explanation.
+    capture has failed for a `reason`, every step runs directly.
     """
 
     def __init__(self, device: torch.device, enabled: bool = True) -> None:
         self.enabled = enabled and device.type == "cuda"
         self._seen: set[Hashable] = set()
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
-        self.reason: str | None = None if self.enabled else f"steps are captured on a GPU, not on {device}"
+        self.reason: str | None = None
         if self.enabled:
             self._pool = torch.cuda.graph_pool_handle()
             # One stream for all graphs: libraries keep a workspace per stream, and may choose algorithms by it.

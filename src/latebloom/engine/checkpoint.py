@@ -1,25 +1,28 @@
 """Atomic checkpoints: a checkpoint is complete or absent, even if the process is killed while writing.
 
-A checkpoint is a folder `step-00001500` of safetensors files and one state.json. It is written under a
-temporary name, every file and the folder are flushed to disk, and a rename makes it visible in one move.
-state.json holds the digest of each file, to detect damage. Nothing is ever unpickled.
+A checkpoint is a folder `step-00001500` of safetensors files and one state.json. It is written under a temporary name,
+every file and the folder are flushed to disk, and a rename makes it visible in one move. state.json holds the digest of
+each file, to detect damage. Nothing is ever unpickled.
 """
 
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from latebloom.errors import CheckpointError
 
+Tensors = dict[str, dict[str, Tensor]]
+"""The tensors of a checkpoint, by file and by name."""
 FORMAT = 2
-READABLE = (1, 2)
-"""Formats that this version reads; `older_checkpoints` upgrades the contents of the first."""
+KEPT = 2
+"""The number of checkpoints of a run that are kept."""
 _TEMPORARY = ".writing-"
 
 
@@ -39,8 +42,16 @@ def write_json(path: Path, data: Any) -> None:
     write_file(path, (json.dumps(data, indent=2) + "\n").encode())
 
 
-def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any], run: str) -> Path:
-    """Write `folder/step-N` and return its path. `run` is the hash of the configuration."""
+def remove_folder(path: Path) -> None:
+    """Rename a folder before its files are removed, so that it is complete or absent if the process is killed."""
+    doomed = path.with_name(f"{_TEMPORARY}gone-{path.name}")
+    shutil.rmtree(doomed, ignore_errors=True)
+    os.rename(path, doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def save_checkpoint(folder: Path, tensors: Tensors, state: dict[str, Any], run: str) -> Path:
+    """Write `folder/step-N`, the hash of the run in it, and return its path; remove old and incomplete checkpoints."""
     from safetensors.torch import save
 
     target = folder / f"step-{state['step']:08d}"
@@ -51,47 +62,47 @@ def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Tensor]], state: 
     try:
         for name, group in tensors.items():
             content = save({key: value.detach().cpu().contiguous() for key, value in group.items()})
-            digests[name] = hashlib.sha256(content).hexdigest()
+            digests[name] = _digest(content)
             _write_flushed(temporary / f"{name}.safetensors", content)
-        header = {"format": FORMAT, "run": run, "digests": digests, "state": state, "state_digest": _digest(state)}
+        header = {"format": FORMAT, "run": run, "digests": digests, "state": state, "state_digest": _json_digest(state)}
         _write_flushed(temporary / "state.json", json.dumps(header).encode())
         _flush_folder(temporary)
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)  # frees the space on a full disk
         raise
     if target.exists():
-        _remove(target)
+        remove_folder(target)
     os.rename(temporary, target)
     _flush_folder(folder)
+    for old in _complete(folder)[:-KEPT]:
+        remove_folder(old)
+    for incomplete in folder.glob(f"{_TEMPORARY}*"):
+        shutil.rmtree(incomplete, ignore_errors=True)
     return target
 
 
-def load_checkpoint(path: Path, runs: Sequence[str]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+def load_checkpoint(path: Path, runs: Sequence[str]) -> tuple[Tensors, dict[str, Any]]:
     """Return tensors and state of a checkpoint; raise if it is damaged or belongs to none of the runs (hashes)."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
     try:
         header = json.loads((path / "state.json").read_bytes())
-        if header["format"] not in READABLE:
-            known = " and ".join(map(str, READABLE))
-            raise CheckpointError(f"checkpoint {path} has format {header['format']}; this version reads {known}")
+        if header["format"] not in (1, FORMAT):
+            raise CheckpointError(f"checkpoint {path} has format {header['format']}; this version reads 1 and {FORMAT}")
         if header["run"] not in runs:
             raise CheckpointError(
                 f"checkpoint {path} belongs to another configuration ({header['run']}, not {runs[0]}); "
                 "choose another folder with --out"
             )
-        if header["state_digest"] != _digest(header["state"]):
-            raise CheckpointError(f"checkpoint {path} is damaged: state.json was changed after it was written")
-        tensors = {}
-        for name, digest in header["digests"].items():
-            content = (path / f"{name}.safetensors").read_bytes()
-            if hashlib.sha256(content).hexdigest() != digest:
-                raise CheckpointError(
-                    f"checkpoint {path} is damaged: {name}.safetensors was changed after it was written"
-                )
-            tensors[name] = load(content)
-        return tensors, header["state"]
+        state, digests = header["state"], header["digests"]
+        contents = {name: (path / f"{name}.safetensors").read_bytes() for name in digests}
+        changed = ["state.json"] if header["state_digest"] != _json_digest(state) else []
+        changed += [f"{name}.safetensors" for name in digests if _digest(contents[name]) != digests[name]]
+        if changed:
+            raise CheckpointError(f"checkpoint {path} is damaged: {changed[0]} was changed after it was written")
+        tensors = {name: load(content) for name, content in contents.items()}
+        return _upgrade(tensors, state) if header["format"] == 1 else (tensors, state)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise CheckpointError(
             f"checkpoint {path} is damaged or not a checkpoint of latebloom ({type(error).__name__}: {error}); "
@@ -99,56 +110,39 @@ def load_checkpoint(path: Path, runs: Sequence[str]) -> tuple[dict[str, dict[str
         ) from error
 
 
-class CheckpointStore:
-    """The checkpoints of one run or stack; only the newest two are kept."""
+def _upgrade(tensors: Tensors, state: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Return a checkpoint of format 1 in the current format.
 
-    def __init__(self, folder: Path, runs: Sequence[str]) -> None:
-        """`runs` are hashes of the same run: that of new checkpoints first, then those of earlier versions."""
-        self.folder, self.runs = folder, runs
-
-    @property
-    def latest(self) -> Path | None:
-        return latest_checkpoint(self.folder)
-
-    def load_latest(self) -> tuple[Path, dict[str, dict[str, Tensor]], dict[str, Any]] | None:
-        """Return the path, the tensors and the state of the newest checkpoint, or None if there is none."""
-        newest = self.latest
-        return None if newest is None else (newest, *load_checkpoint(newest, self.runs))
-
-    def save(self, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
-        save_checkpoint(self.folder, tensors, state, self.runs[0])
-        keep_newest(self.folder)
+    There a single run had its own format without an axis of runs, and stacks called their runs members.
+    """
+    trainer = state["trainer"]
+    if "members" in trainer:
+        return tensors, {**state, "trainer": {"step": trainer["step"], "runs": trainer["members"]}}
+    delay = trainer["delay"] or {"switch_step": None, "switch_reason": None, "memory": {}}
+    run = {name: delay[name] for name in ("switch_step", "switch_reason", "memory")}
+    run |= {"summed": trainer["summed"], "failed_step": None, "phase_done": "", "rate_done": 0.0}
+    tensors = {**tensors, "sums": {"sums": tensors["sums"]["sums"][None], "first_bad": torch.full((1,), -1)}}
+    trainer = {"step": trainer["step"], "runs": [run]}
+    return tensors, {**state, "trainer": trainer, "journals": [state["journal"]]}
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
     """Return the newest complete checkpoint, or None."""
-    return max(_complete(folder), key=_step, default=None)
+    return next(reversed(_complete(folder)), None)
 
 
-def keep_newest(folder: Path, count: int = 2) -> None:
-    """Remove incomplete checkpoints, and all complete ones except the newest `count`."""
-    for path in [*folder.glob(f"{_TEMPORARY}*"), *sorted(_complete(folder), key=_step)[:-count]]:
-        _remove(path)
+def _complete(folder: Path) -> list[Path]:
+    """Return the complete checkpoints, the newest last."""
+    found = (path for path in folder.glob("step-*") if path.is_dir() and path.name[5:].isdecimal())
+    return sorted(found, key=lambda path: int(path.name[5:]))
 
 
-def _remove(path: Path) -> None:
-    """Rename the folder before removing it, so that a kill in between leaves no incomplete checkpoint."""
-    doomed = path.with_name(f"{_TEMPORARY}gone-{path.name}")
-    shutil.rmtree(doomed, ignore_errors=True)
-    os.rename(path, doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
-def _complete(folder: Path) -> Iterable[Path]:
-    return [path for path in folder.glob("step-*") if path.is_dir() and path.name[5:].isdecimal()]
-
-
-def _step(path: Path) -> int:
-    return int(path.name.removeprefix("step-"))
-
-
-def _digest(state: Any) -> str:
-    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+def _json_digest(state: Any) -> str:
+    return _digest(json.dumps(state, sort_keys=True).encode())
 
 
 def _write_flushed(path: Path, content: bytes) -> None:

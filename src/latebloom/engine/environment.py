@@ -63,16 +63,14 @@ def _commit() -> str | None:
     """
     if "LATEBLOOM_COMMIT" in os.environ:
         return os.environ["LATEBLOOM_COMMIT"]
-    folder = Path(__file__).parent
 
     def git(*words: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
+        command = ["git", "-C", str(Path(__file__).parent), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:
         # An installed copy may be inside another repository, so the file must be tracked.
-        git("ls-files", "--error-unmatch", str(Path(__file__)))
+        git("ls-files", "--error-unmatch", __file__)
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.SubprocessError):
         return None

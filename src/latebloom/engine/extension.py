@@ -5,7 +5,6 @@ a run that had the new settings from the start.
 """
 
 from latebloom.config import RunConfig
-from latebloom.delay.policy import Delay
 from latebloom.differences import differences
 from latebloom.engine.schedule import rate_of_step
 
@@ -23,7 +22,8 @@ def extension_obstacle(found: RunConfig, wanted: RunConfig, done: int, switch_st
     steps = wanted.training.steps
     if steps < done:
         return f"training.steps: {done} steps are done already, more than {steps}"
-    if found.delay is not None and not _switches_alike(found.delay, found.training.steps, steps, done, switch_step):
+    latest = [found.delay.until.latest_step(n) for n in (found.training.steps, steps)] if found.delay else [0, 0]
+    if latest[0] != latest[1] and (switch_step is not None or latest[1] <= done):
         return (
             f"training.steps: with {steps} steps instead of {found.training.steps} the switch is at another step, so "
             f"the {done} steps that are done cannot be continued"
@@ -39,10 +39,3 @@ def extension_obstacle(found: RunConfig, wanted: RunConfig, done: int, switch_st
                 "extended"
             )
     return ""
-
-
-def _switches_alike(delay: Delay, before: int, after: int, done: int, switch_step: int | None) -> bool:
-    """Return whether the steps that are done are before or after the switch in both runs alike."""
-    if delay.until.latest_step(before) == delay.until.latest_step(after):
-        return True
-    return switch_step is None and delay.until.latest_step(after) > done

@@ -10,30 +10,29 @@ result.json        written last: a run with it is finished
 """
 
 import fcntl
-import hashlib
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from latebloom.config import RunConfig, load_config
 from latebloom.differences import MOST_NAMED, describe_differences
 from latebloom.engine.checkpoint import latest_checkpoint, load_checkpoint, write_json
 from latebloom.engine.environment import describe_environment
 from latebloom.engine.extension import extension_obstacle, is_extension
-from latebloom.engine.older_checkpoints import upgrade
 from latebloom.errors import CheckpointError, ConfigError, catch_full_disk
 
 
 class RunFolder:
-    """Paths, lock and metrics file of one run."""
+    """Paths, configuration and lock of one run."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.config_file = self.path / "config.json"
+        self.environment_file = self.path / "environment.json"
         self.metrics_file = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.model = self.path / "model"
@@ -74,7 +73,8 @@ class RunFolder:
         rest = f" and {len(below) - MOST_NAMED} more" if len(below) > MOST_NAMED else ""
         return f"; the runs below it are {', '.join(below[:MOST_NAMED])}{rest}" if below else ""
 
-    def read_json(self, file: Path, *needed: str) -> Any:
+    @staticmethod
+    def read_json(file: Path, *needed: str) -> Any:
         """Return the contents of a JSON file; raise if it is damaged or has not all of the `needed` names."""
         try:
             data = json.loads(file.read_text())
@@ -93,45 +93,34 @@ class RunFolder:
         """
         if find_spec("safetensors") is None:
             raise ConfigError("out: saving a run needs the package safetensors, which is not installed")
-        try:
-            with catch_full_disk(self.path):
-                self.checkpoints.mkdir(parents=True, exist_ok=True)
-                lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held until the context ends)
-        except OSError as error:
-            raise ConfigError(f"out: {self.path} cannot be written ({error.strerror}); choose another folder") from None
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise CheckpointError(f"{self.path} is in use: another process is training there") from None
-            with catch_full_disk(self.path):
-                self._claim(config, device, extend)
-                yield
+        in_use = f"{self.path} is in use: another process is training there"
+        with locked(self.path, in_use), catch_full_disk(self.path):
+            self._claim(config, device, extend)
+            yield
 
     def _claim(self, config: RunConfig, device: str, extend: bool) -> None:
-        environment_file = self.path / "environment.json"
+        """Write configuration and environment, or record that the run is continued or extended."""
         here = describe_environment(config.seed, device)
+        self.checkpoints.mkdir(exist_ok=True)
         if not self.config_file.exists():
-            write_json(environment_file, here | {"resumed": []})
+            write_json(self.environment_file, here | {"resumed": []})
             write_json(self.config_file, config.to_json())
             return
-        if extend:
-            self._extend(config)
-        self.require_same_settings(config)
-        if not self.is_finished:
-            before = self.read_json(environment_file, "resumed")
-            write_json(environment_file, before | {"resumed": [*before["resumed"], here]})
-
-    def _extend(self, config: RunConfig) -> None:
-        """Give the run in the folder other settings, if its newest checkpoint can be continued with them."""
-        if not self.can_extend(config):
-            return
-        found = self.read_config()
-        self.result_file.unlink(missing_ok=True)  # first: if the process is killed now, the run is unfinished
-        environment = self.read_json(self.path / "environment.json", "resumed")
-        extended = [*environment.get("extended", []), {"hashes": list(found.hashes), "steps": found.training.steps}]
-        write_json(self.path / "environment.json", environment | {"extended": extended})
-        write_json(self.config_file, config.to_json())
+        is_extended = extend and self.can_extend(config)
+        if not is_extended:
+            self.require_same_settings(config)
+            if self.is_finished:
+                return
+        environment = self.read_json(self.environment_file, "resumed")
+        environment["resumed"].append(here)
+        if is_extended:
+            found = self.read_config()
+            earlier = {"hashes": list(found.hashes), "steps": found.training.steps}
+            environment.setdefault("extended", []).append(earlier)
+            self.result_file.unlink(missing_ok=True)  # first: if the process is killed now, the run is unfinished
+        write_json(self.environment_file, environment)
+        if is_extended:
+            write_json(self.config_file, config.to_json())
 
     def can_extend(self, config: RunConfig) -> bool:
         """Return whether the run in the folder can be continued with other settings.
@@ -143,7 +132,7 @@ class RunFolder:
             return False
         newest, done, switch_step = latest_checkpoint(self.checkpoints), 0, None
         if newest is not None:
-            _, state = upgrade(*load_checkpoint(newest, [*found.hashes, *self.earlier_hashes()]))
+            _, state = load_checkpoint(newest, self.hashes(found))
             done, switch_step = state["step"], state["trainer"]["runs"][0]["switch_step"]
         elif self.is_finished:
             raise CheckpointError(
@@ -154,11 +143,28 @@ class RunFolder:
             raise CheckpointError(f"{obstacle}; choose another folder with --out")
         return True
 
-    def earlier_hashes(self) -> list[str]:
-        """Return the hashes of the configurations that the run had before it was extended."""
-        file = self.path / "environment.json"
-        extended = self.read_json(file).get("extended", []) if file.exists() else []
-        return [hash for entry in extended for hash in entry["hashes"]]
+    def hashes(self, config: RunConfig) -> list[str]:
+        """Return the hashes that checkpoints of the run may have: of its configuration, and before it was extended."""
+        there = self.environment_file.exists()
+        extended = self.read_json(self.environment_file).get("extended", []) if there else []
+        return [*config.hashes, *(hash for entry in extended for hash in entry["hashes"])]
+
+
+@contextmanager
+def locked(folder: Path, in_use: str) -> Iterator[None]:
+    """Create a folder and lock it for this process while the context lasts; `in_use` is the error if it is locked."""
+    try:
+        with catch_full_disk(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = open(folder / ".lock", "w")  # noqa: SIM115 (held until the context ends)
+    except OSError as error:
+        raise ConfigError(f"out: {folder} cannot be written ({error.strerror}); choose another folder") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(in_use) from None
+        yield
 
 
 def enclosing_run(path: Path) -> Path | None:
@@ -176,39 +182,3 @@ def _describes_run(file: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(data, dict) and {"task", "training"} <= data.keys()
-
-
-class MetricsFile:
-    """metrics.jsonl; a resumed run continues it exactly where its checkpoint was saved."""
-
-    def __init__(self, path: Path, keep_bytes: int, digest: str | None = None) -> None:
-        """Truncate the file to `keep_bytes`, its size at the checkpoint; raise if that part has changed."""
-        self.file: IO[bytes] = open(path, "ab")  # noqa: SIM115 (closed by `close`)
-        with open(path, "rb") as written:
-            kept = written.read(keep_bytes)
-        self._hash = hashlib.sha256(kept)
-        if len(kept) < keep_bytes or digest not in (None, self.digest):
-            self.file.close()
-            short = len(kept) < keep_bytes
-            why = "it is shorter than at its checkpoint" if short else "another run has written into it"
-            raise CheckpointError(f"{path} is damaged: {why}")
-        self.file.truncate(keep_bytes)
-
-    @property
-    def digest(self) -> str:
-        """The SHA-256 digest of everything written so far."""
-        return self._hash.hexdigest()
-
-    def write(self, line: dict[str, Any]) -> None:
-        content = (json.dumps(line) + "\n").encode()
-        self._hash.update(content)
-        self.file.write(content)
-        self.file.flush()
-
-    def secure(self) -> int:
-        """Flush to disk and return the size of the file in bytes."""
-        os.fsync(self.file.fileno())
-        return os.fstat(self.file.fileno()).st_size
-
-    def close(self) -> None:
-        self.file.close()

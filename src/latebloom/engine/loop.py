@@ -1,58 +1,50 @@
 """Runs from beginning to end: steps, measurements, checkpoints, resumption, and the final evaluation."""
 
-import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from latebloom.config import RunConfig
-from latebloom.engine.checkpoint import CheckpointStore, write_json
+from latebloom.engine.checkpoint import latest_checkpoint, load_checkpoint, remove_folder, save_checkpoint, write_json
 from latebloom.engine.environment import choose_device
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.journal import Journal
-from latebloom.engine.older_checkpoints import upgrade
-from latebloom.engine.outcome import Observer, Progress, TrainedRun
+from latebloom.engine.outcome import Observer, Outcome, Progress, TrainedRun
 from latebloom.engine.process_state import keep_freed_memory, preserve_torch_state, stop_requests
 from latebloom.engine.stacks import check_not_in_stack, stack_folders, stack_hashes
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, catch_full_disk
 from latebloom.evaluation.evaluate import evaluate_each
+from latebloom.evaluation.result import Evaluation
 from latebloom.layers.precision import precision
 from latebloom.tasks.contract import check_own_task
 
-__all__ = ["NamedObserver", "Observer", "Outcome", "Progress", "TrainedRun", "run", "run_stacked"]
+__all__ = ["Observer", "Outcome", "Progress", "TrainedRun", "run", "run_stacked"]
 
 SECONDS_BETWEEN_CHECKPOINTS = 20.0
 """A stack does hundreds of steps a second and its checkpoint is large, so it is saved by wall-clock time."""
 
-NamedObserver = Callable[[str, Progress], None]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The trained runs, and the error of each run that failed."""
-
-    trained: dict[str, TrainedRun]
-    failed: dict[str, NonFiniteLossError]
-
 
 def run(
-    config: RunConfig,
-    out: str | Path | None = None,
-    *,
-    device: str | None = None,
-    observe: Observer | None = None,
+    config: RunConfig, out: str | Path | None = None, *, device: str | None = None, observe: Observer | None = None
 ) -> TrainedRun:
     """Train a run, continue it from its checkpoint, or return it if the folder holds it finished."""
-    folder = None if out is None else RunFolder(out)
-    if folder is not None:
-        check_not_in_stack(folder)
-    outcome = _train({"": Journal(config, folder, observe)}, None, choose_device(device))
+    chosen = choose_device(device)
+    check_own_task(config.task, config.training.length)
+    with ExitStack() as opened:
+        folder, checkpoints, hashes = None, None, []
+        if out is not None:
+            folder = RunFolder(out)
+            check_not_in_stack(folder)
+            opened.enter_context(folder.opened(config, str(chosen), extend=True))
+            if folder.is_finished:
+                return TrainedRun.load(folder.path)
+            checkpoints, hashes = folder.checkpoints, folder.hashes(config)
+        outcome = _train({"": Journal(config, folder, observe)}, checkpoints, hashes, chosen)
     for error in outcome.failed.values():
         raise error
     return outcome.trained[""]
@@ -60,64 +52,46 @@ def run(
 
 def run_stacked(
     configs: dict[str, RunConfig],
-    out: str | Path | None,
+    out: str | Path,
     device: torch.device,
     *,
-    observe: NamedObserver = lambda name, progress: None,
-    capture: bool = True,
+    observe: Callable[[str, Progress], None] = lambda name, progress: None,
 ) -> Outcome:
     """Train or continue runs with the same `stack_key` as one program, each in `out/NAME`."""
-    journals = {
-        name: Journal(
-            config,
-            None if out is None else RunFolder(Path(out) / name),
-            lambda progress, name=name: observe(name, progress),
-        )
-        for name, config in configs.items()
-    }
-    places = [] if out is None else [Path(out) / name for name in stack_folders(configs)]
-    place = next((place for place in places if place.exists()), places[0] if places else None)
-    return _train(journals, place, device, stacked=True, capture=capture)
+    for config in configs.values():
+        check_own_task(config.task, config.training.length)
+    places = [Path(out) / name for name in stack_folders(configs)]
+    place = next((place for place in places if place.exists()), places[0])
+    journals = {}
+    with ExitStack() as opened:
+        for name, config in configs.items():
+            folder = RunFolder(Path(out) / name)
+            opened.enter_context(folder.opened(config, str(device)))
+            journals[name] = Journal(config, folder, partial(observe, name))
+        opened.enter_context(catch_full_disk(out))
+        (place / "checkpoints").mkdir(parents=True, exist_ok=True)
+        write_json(place / "members.json", {name: config.hash for name, config in configs.items()})
+        outcome = _train(journals, place / "checkpoints", stack_hashes(configs), device)
+        if not outcome.failed:
+            remove_folder(place)  # every run has its own model now
+    return outcome
 
 
 def _train(
-    journals: dict[str, Journal],
-    stack: Path | None,
-    device: torch.device,
-    *,
-    stacked: bool = False,
-    capture: bool = True,
+    journals: dict[str, Journal], checkpoints: Path | None, hashes: Sequence[str], device: torch.device
 ) -> Outcome:
-    configs = {name: journal.config for name, journal in journals.items()}
-    shared = next(iter(configs.values()))
-    check_own_task(shared.task, shared.training.length)
+    """Train one run, which has no name, or a stack; see `_Loop` for the hashes."""
+    configs = [journal.config for journal in journals.values()]
     with ExitStack() as opened:
         for journal in journals.values():
-            if journal.folder is not None:
-                opened.enter_context(journal.folder.opened(journal.config, str(device), extend=not stacked))
-        store = None if stack is None else CheckpointStore(stack / "checkpoints", stack_hashes(configs))
-        if not stacked and (folder := journals[""].folder) is not None:
-            if folder.is_finished:
-                return Outcome({"": TrainedRun.load(folder.path)}, {})
-            store = CheckpointStore(folder.checkpoints, [*configs[""].hashes, *folder.earlier_hashes()])
+            opened.enter_context(closing(journal))
         opened.enter_context(preserve_torch_state(device))
-        opened.enter_context(precision(shared.training.precision))
+        opened.enter_context(precision(configs[0].training.precision))
         if device.type == "cpu":
             opened.enter_context(keep_freed_memory())
         stop_requested = opened.enter_context(stop_requests())
-        if stack is not None:
-            opened.enter_context(catch_full_disk(stack.parent))
-            (stack / "checkpoints").mkdir(parents=True, exist_ok=True)
-            write_json(stack / "members.json", {name: config.hash for name, config in configs.items()})
-        try:
-            trainer = Trainer(list(configs.values()), device, stacked=stacked, capture=capture)
-            outcome = _Loop(journals, trainer, store, stop_requested).finish()
-        finally:
-            for journal in journals.values():
-                journal.close()
-        if stack is not None and not outcome.failed:
-            shutil.rmtree(stack, ignore_errors=True)  # every run has its own model now
-        return outcome
+        trainer = Trainer(configs, device, stacked=list(journals) != [""])
+        return _Loop(trainer, journals, checkpoints, hashes, stop_requested).finish()
 
 
 class _Loop:
@@ -125,39 +99,42 @@ class _Loop:
 
     def __init__(
         self,
-        journals: dict[str, Journal],
         trainer: Trainer,
-        store: CheckpointStore | None,
+        journals: dict[str, Journal],
+        checkpoints: Path | None,
+        hashes: Sequence[str],
         stop_requested: Callable[[], bool],
     ) -> None:
+        """`hashes` are those that checkpoints may have; new ones have the first."""
         self.names, self.journals = list(journals), list(journals.values())
-        self.trainer, self.store, self.stop_requested = trainer, store, stop_requested
-        self.training = trainer.shared.training
         self.is_stack = self.names != [""]
-        self.seconds_before, self.started = 0.0, time.monotonic()
-        self.saved_at = time.monotonic()
-        self._resume()
+        self.trainer, self.training, self.stop_requested = trainer, trainer.shared.training, stop_requested
+        self.checkpoints, self.hashes = checkpoints, hashes
+        self.started = self.saved_at = time.monotonic()
+        newest = latest_checkpoint(self.checkpoints) if self.checkpoints else None
+        if newest is not None:
+            self._resume(newest)
+        else:
+            for journal in self.journals:
+                journal.open(None)
 
-    def _resume(self) -> None:
-        states: Sequence[Any] = [None] * len(self.journals)
-        found = None if self.store is None else self.store.load_latest()
-        if found is not None:
-            path, tensors, state = found
-            try:
-                tensors, state = upgrade(tensors, state)
-                self.trainer.load(tensors, state["trainer"])
-                self.seconds_before, states = state["seconds"], state["journals"]
-            except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-                raise CheckpointError(
-                    f"checkpoint {path} does not fit this run ({type(error).__name__}); "
-                    "remove it to continue from the one before"
-                ) from error
-        for journal, state in zip(self.journals, states, strict=True):
-            journal.open(state)
+    def _resume(self, path: Path) -> None:
+        tensors, state = load_checkpoint(path, self.hashes)
+        try:
+            self.trainer.load(tensors, state["trainer"])
+            self.started -= state["seconds"]
+            for journal, kept in zip(self.journals, state["journals"], strict=True):
+                journal.open(kept)
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise CheckpointError(
+                f"checkpoint {path} does not fit this run ({type(error).__name__}); "
+                "remove it to continue from the one before"
+            ) from error
 
     @property
     def seconds(self) -> float:
-        return self.seconds_before + time.monotonic() - self.started
+        """The wall-clock time of training, of earlier processes too."""
+        return time.monotonic() - self.started
 
     def finish(self) -> Outcome:
         """Train to the last step, evaluate, and write the results."""
@@ -192,23 +169,18 @@ class _Loop:
     def _log(self, indices: Sequence[int]) -> None:
         trainer = self.trainer
         trainer.find_failures()
-        alive = [index for index in indices if index in set(trainer.alive)]
-        for index, means in trainer.read_means(indices).items():
-            if index in alive:
-                run = trainer.runs[index]
-                self.journals[index].log(trainer.step, run.phase_done, run.rate_done, means)
+        means = trainer.read_means(indices)
+        alive = [index for index in indices if trainer.runs[index].failed_step is None]
+        for index in alive:
+            self.journals[index].log(trainer.step, trainer.runs[index], means[index])
         self._report(alive)
 
     def _check(self) -> None:
         trainer = self.trainer
-        lengths = sorted({length for journal in self.journals for length in journal.config.watched_lengths})
-        if not trainer.alive:
-            return
-        counts = {length: trainer.check(length) for length in lengths}
         for index in trainer.alive:
             journal = self.journals[index]
-            own = [counts[length][index] for length in journal.config.watched_lengths]
-            journal.checked(trainer.step, own, trainer.runs[index].stage(trainer.step).withheld)
+            counts = [trainer.check(length)[index] for length in journal.config.watched_lengths]
+            journal.checked(trainer.step, counts, trainer.runs[index].stage(trainer.step).withheld)
         self._report(trainer.alive)
 
     def _report(self, indices: Sequence[int]) -> None:
@@ -218,28 +190,27 @@ class _Loop:
     def _save(self) -> None:
         """Save a checkpoint, unless every run has failed."""
         self.trainer.find_failures()
-        self.saved_at = time.monotonic()
-        if self.store is None or not self.trainer.alive:
-            return
-        state = {
-            "step": self.trainer.step,
-            "trainer": self.trainer.state(),
-            "seconds": self.seconds,
-            "journals": [journal.state() for journal in self.journals],
-        }
-        self.store.save(self.trainer.tensors(), state)
+        if self.checkpoints is not None and self.trainer.alive:
+            state = {
+                "step": self.trainer.step,
+                "trainer": self.trainer.state(),
+                "seconds": self.seconds,
+                "journals": [journal.state() for journal in self.journals],
+            }
+            save_checkpoint(self.checkpoints, self.trainer.tensors(), state, self.hashes[0])
+        self.saved_at = time.monotonic()  # after the save, or a slow disk would take all the time between two of them
 
     def _interrupted(self) -> InterruptedRun:
         step, steps = self.trainer.step, self.training.steps
         stopped = f"stopped{f' {len(self.names)} runs' * self.is_stack} at step {step} of {steps}"
-        if self.store is None:
+        if self.checkpoints is None:
             return InterruptedRun(f"{stopped}; nothing was saved, because no folder was given")
-        folder = self.store.folder.parent
+        folder = self.checkpoints.parent
         if self.is_stack:
             return InterruptedRun(f"{stopped}; saved in {folder.parent}")
         return InterruptedRun(f"{stopped} and saved; continue with: latebloom train --out {folder}")
 
-    def _evaluate(self) -> list[Any]:
+    def _evaluate(self) -> list[Evaluation]:
         trainer, shared = self.trainer, self.trainer.shared
 
         def report(share: float) -> None:
@@ -248,35 +219,24 @@ class _Loop:
             if self.stop_requested():
                 raise self._interrupted()
 
+        length, sequences = shared.training.length, shared.evaluation.sequences
+        evaluate = partial(evaluate_each, training_length=length, sequences=sequences, progress=report)
         with trainer.current_gates() as each:
-            return evaluate_each(
-                each,
-                shared.task,
-                shared.test_lengths,
-                training_length=shared.training.length,
-                sequences=shared.evaluation.sequences,
-                seeds=trainer.seeds,
-                device=trainer.device,
-                progress=report,
-            )
+            return evaluate(each, shared.task, shared.test_lengths, seeds=trainer.seeds, device=trainer.device)
 
-    def _conclude(self, evaluations: list[Any], seconds: float) -> Outcome:
+    def _conclude(self, evaluations: list[Evaluation], seconds: float) -> Outcome:
         trained: dict[str, TrainedRun] = {}
         failed: dict[str, NonFiniteLossError] = {}
-        last = None if self.store is None or self.is_stack else self.store.latest
+        last = None if self.checkpoints is None or self.is_stack else latest_checkpoint(self.checkpoints)
         for index, (name, journal) in enumerate(zip(self.names, self.journals, strict=True)):
             run = self.trainer.runs[index]
             if journal.folder is not None and journal.folder.is_finished:  # killed while writing
                 trained[name] = TrainedRun.load(journal.folder.path)
             elif run.failed_step is not None:
-                failed[name] = journal.non_finite(run.failed_step, run.switch.step, last)
+                failed[name] = journal.non_finite(run, last)
             else:
+                model = self.trainer.backend.model(index)
                 trained[name] = journal.conclude(
-                    self.trainer.backend.model(index),
-                    evaluations[index],
-                    switch_step=run.switch.step,
-                    switch_reason=run.switch.reason,
-                    seconds=seconds,
-                    stacked=len(self.names),
+                    run, model, evaluations[index], seconds=seconds, stacked=len(self.names)
                 )
         return Outcome(trained, failed)

@@ -22,10 +22,7 @@ def answer_losses(model: Callable[..., Tensor], batch: Batch) -> dict[str, Tenso
 
 
 def total_loss(
-    losses: Mapping[str, Tensor],
-    batch: Batch,
-    per_token: bool | Tensor,
-    included: Mapping[str, Tensor] | None = None,
+    losses: Mapping[str, Tensor], batch: Batch, per_token: bool | Tensor, included: Mapping[str, Tensor] | None = None
 ) -> Tensor:
     """Return the loss to minimise: the sum over answers, or the mean over supervised tokens with `per_token`.
 

@@ -35,7 +35,6 @@ def _peak(config: RunConfig, device: torch.device, count: int) -> int:
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     configs = [replace(config, seed=seed, delay=None) for seed in range(count)]
-    trainer = Trainer(configs, device, stacked=True, capture=False)
-    trainer.rehearse(config.training.length)
+    Trainer(configs, device, stacked=True, capture=False).rehearse()
     torch.cuda.synchronize(device)
     return torch.cuda.max_memory_allocated(device) - before

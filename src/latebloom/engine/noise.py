@@ -6,12 +6,12 @@ sequences. With noise at every token, the recurrence has to learn to correct its
 Shapes: B sequences, T tokens, D width, N numbers a sequence.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import sqrt
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from latebloom.models.block import Residual
 from latebloom.tasks.random import fold, words
@@ -20,36 +20,29 @@ _NOISE = 0x57A7
 """Separates these random numbers from those of the data."""
 
 
-class StateNoise:
-    """Adds noise to the states of the recurrences of a model."""
+@contextmanager
+def state_noise(
+    parts: Sequence[Residual], deviation: float | Tensor, seed: int | Tensor, index: Tensor, shape: tuple[int, int]
+) -> Iterator[None]:
+    """Add the noise of batch `index` with `shape` (B, T) to the states of recurrent parts while the context lasts.
 
-    def __init__(self, model: nn.Module) -> None:
-        parts = model.modules()
-        self._parts = [part for part in parts if isinstance(part, Residual) and part.role == "recurrence"]
-
-    @contextmanager
-    def applied(
-        self, deviation: float | Tensor, seed: int | Tensor, index: Tensor, shape: tuple[int, int]
-    ) -> Iterator[None]:
-        """Set the noise of batch `index` with `shape` (B, T) while the context lasts.
-
-        A float deviation of 0 costs nothing. The deviation is a tensor if stacked runs differ in it.
-        """
-        if not isinstance(deviation, Tensor) and deviation == 0:
-            yield
-            return
-        sequences, tokens = shape
-        rows = torch.arange(sequences, device=index.device)
-        key = fold(seed, _NOISE, index)
-        try:
-            for number, part in enumerate(self._parts):
-                width = part.norm.weight.shape[-1]
-                drawn = uniform_noise(key, rows, number, tokens * width).unflatten(1, (tokens, width))
-                part.noise = deviation * drawn
-            yield
-        finally:
-            for part in self._parts:
-                part.noise = None
+    A float deviation of 0 costs nothing. The deviation is a tensor if stacked runs differ in it.
+    """
+    if not isinstance(deviation, Tensor) and deviation == 0:
+        yield
+        return
+    sequences, tokens = shape
+    rows = torch.arange(sequences, device=index.device)
+    key = fold(seed, _NOISE, index)
+    try:
+        for number, part in enumerate(parts):
+            width = part.norm.weight.shape[-1]
+            drawn = uniform_noise(key, rows, number, tokens * width).unflatten(1, (tokens, width))
+            part.noise = deviation * drawn
+        yield
+    finally:
+        for part in parts:
+            part.noise = None
 
 
 def uniform_noise(key: int | Tensor, rows: Tensor, stream: int, count: int) -> Tensor:

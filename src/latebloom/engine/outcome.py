@@ -8,7 +8,7 @@ from typing import Any
 from latebloom.config import RunConfig
 from latebloom.engine.environment import choose_device
 from latebloom.engine.folder import RunFolder
-from latebloom.errors import CheckpointError
+from latebloom.errors import CheckpointError, NonFiniteLossError
 from latebloom.evaluation.evaluate import evaluate
 from latebloom.evaluation.result import Evaluation
 from latebloom.layers.precision import precision
@@ -93,3 +93,11 @@ class TrainedRun:
         found = folder.read_json(folder.evaluation_file, "training_length", "lengths", "chance", "chance_of")
         result = folder.read_json(folder.result_file, "switch_step", "switch_reason")
         return cls(config, model, Evaluation.from_json(found), result, folder.path)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The trained runs, and the error of each run that failed."""
+
+    trained: dict[str, TrainedRun]
+    failed: dict[str, NonFiniteLossError]

@@ -35,18 +35,18 @@ def learning_rate(phase: Phase, step: int, steps: int) -> float:
 def unfinished_warmups(training: Training, delay: Delay | None) -> list[str]:
     """Return a warning for each phase that ends before its warm-up, so that it never reaches its peak rate."""
     switch = 0 if delay is None else delay.until.latest_step(training.steps)
+    spans = [("phase", ["delayed"], switch), ("phase", ["full"], training.steps - switch)]
+    if delay is not None and not training.restart:
+        spans = [("schedule", ["delayed", "full"], training.steps)]  # one over both
     warnings = []
-    phases = [("delayed", training.delayed, switch), ("full", training.full, training.steps - switch)]
-    if delay is not None and not training.restart:  # one schedule over both
-        phases = [("delayed", training.delayed, training.steps)]
-    for name, phase, length in phases:
+    for kind, phases, length in spans:
+        phase: Phase = getattr(training, phases[0])
         steps = max(1, length // phase.cycles)
         if length > 0 and steps <= phase.warmup:
-            once = delay is not None and not training.restart
-            fields = [f"training.{phase_name}.warmup" for phase_name in (("delayed", "full") if once else (name,))]
-            where = f"a {'cycle' if phase.cycles > 1 else 'schedule' if once else 'phase'} of {steps}"
+            settings = " and ".join(f"training.{name}.warmup={steps // 10}" for name in phases)
             warnings.append(
-                f"{fields[0]}: a warm-up of {phase.warmup} steps in {where} ends at {steps / phase.warmup:.0%} "
-                f"of the learning rate; set {' and '.join(f'{field}={steps // 10}' for field in fields)}, for example"
+                f"training.{phases[0]}.warmup: a warm-up of {phase.warmup} steps in a "
+                f"{'cycle' if phase.cycles > 1 else kind} of {steps} ends at {steps / phase.warmup:.0%} "
+                f"of the learning rate; set {settings}, for example"
             )
     return warnings

@@ -6,7 +6,6 @@ whole stack, in `stack-HASH/checkpoints` next to the folders of the runs.
 
 import hashlib
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 
 from latebloom.config import RunConfig
@@ -14,7 +13,7 @@ from latebloom.delay.triggers import AtFraction, AtStep
 from latebloom.engine.checkpoint import latest_checkpoint
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.settings import Phase
-from latebloom.errors import CheckpointError, ConfigError
+from latebloom.errors import CheckpointError
 
 
 def stack_key(config: RunConfig) -> RunConfig:
@@ -40,15 +39,6 @@ def stack_key(config: RunConfig) -> RunConfig:
     return replace(shared, seed=0) if isinstance(delay.until, AtStep | AtFraction) else shared
 
 
-def check_stackable(configs: Sequence[RunConfig]) -> None:
-    """Raise unless runs can be trained as one program."""
-    if len(configs) > 1 and len({stack_key(config).hash for config in configs}) != 1:
-        raise ConfigError(
-            "these runs cannot be stacked: they differ in more than seed, learning rates, averaging of the loss, "
-            "state noise and delay"
-        )
-
-
 def stack_hashes(configs: dict[str, RunConfig]) -> list[str]:
     """Return the hash of a stack of these runs, followed by those of earlier versions."""
     versions = zip(*(config.hashes for config in configs.values()), strict=False)
@@ -69,11 +59,11 @@ def check_not_in_stack(folder: RunFolder) -> None:
     for parent in path.parents:
         for file in parent.glob("stack-*/members.json"):
             try:
-                members = RunFolder(file.parent).read_json(file)
+                members = RunFolder.read_json(file)
             except CheckpointError:
                 continue  # damaged or not a stack: nothing to continue
             if path.relative_to(parent).as_posix() in members and latest_checkpoint(file.parent / "checkpoints"):
-                command = folder.read_json(path / "environment.json", "command")["command"]
+                command = folder.read_json(folder.environment_file, "command")["command"]
                 raise CheckpointError(
                     f"{folder.path} was trained in a stack of {len(members)} runs; continue with: "
                     f"latebloom {shlex.join(command[1:])}; to train it alone from the beginning, remove {file.parent}"

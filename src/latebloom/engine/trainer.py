@@ -8,6 +8,7 @@ Shapes: S runs, R roles of parameters, N logged metrics.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -17,12 +18,16 @@ from latebloom.config import RunConfig
 from latebloom.delay.triggers import Moment
 from latebloom.engine.backend import Alone
 from latebloom.engine.capture import Captured
+from latebloom.engine.checkpoint import Tensors
 from latebloom.engine.loss import answer_losses, total_loss
-from latebloom.engine.noise import StateNoise
+from latebloom.engine.noise import state_noise
 from latebloom.engine.run_state import RunState
+from latebloom.engine.schedule import rate_of_step
 from latebloom.engine.stacked import Stacked
-from latebloom.engine.stacks import check_stackable
+from latebloom.engine.stacks import stack_key
+from latebloom.errors import ConfigError
 from latebloom.evaluation.accuracy import Count, count_correct, evaluating
+from latebloom.models.block import Residual
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.tasks.stream import Stream
 
@@ -53,22 +58,26 @@ class Trainer:
         self, configs: Sequence[RunConfig], device: torch.device, *, stacked: bool | None = None, capture: bool = True
     ) -> None:
         """Build the models from their seeds. One run is trained alone unless `stacked` is True."""
-        check_stackable(configs)
+        if len(configs) > 1 and len({stack_key(config).hash for config in configs}) > 1:
+            raise ConfigError(
+                "these runs cannot be stacked: they differ in more than seed, learning rates, averaging of the loss, "
+                "state noise and delay"
+            )
         self.device, self.step = device, 0
         self.runs = [RunState(config) for config in configs]
         self.shared = configs[0]
         """The configuration of the first run, for the settings that all of them share."""
         task, training = self.shared.task, self.shared.training
         models = [_first_model(config) for config in configs]
-        if len(models) > 1 if stacked is None else stacked:
-            self.backend = Stacked(models, training, device)
-        else:
-            self.backend = Alone(models[0], training, device)
+        is_stack = len(models) > 1 if stacked is None else stacked
+        self.backend = Stacked(models, training, device) if is_stack else Alone(models[0], training, device)
+        parts = [part for part in self.backend.template.modules() if isinstance(part, Residual)]
+        self._attention = [part for part in parts if part.role == "attention"]
+        self._recurrences = [part for part in parts if part.role == "recurrence"]
         self.stream = Stream(task, 0, training.length)
         self.captured = Captured(device, capture)
         self.seeds = torch.tensor([config.seed for config in configs], device=device)
         self._seed = _common([config.seed for config in configs])
-        self._noise = StateNoise(self.backend.template)
         self._state_noise = _common([config.training.state_noise for config in configs])
         self._per_token = _common([config.training.weigh == "positions" for config in configs])
         self._index = torch.zeros((), dtype=torch.int64, device=device)
@@ -86,21 +95,24 @@ class Trainer:
     def advance(self) -> list[int]:
         """Do one step of every run; return the indices of the runs that enabled attention after it."""
         form = self._form()
-        self._send_controls()
+        controls = torch.tensor([self._controls_of(run) for run in self.runs])
+        if self.device.type == "cuda":
+            controls = controls.pin_memory()  # so that the copy does not wait for the device
+        self._controls.copy_(controls, non_blocking=True)
         self.captured.run(form, lambda: self._device_step(form))
         self.step += 1
-        self._checked = {}
+        self._checked.clear()
         switched = [index for index, run in enumerate(self.runs) if self._after_step(index, run)]
         if switched:  # the trigger has measured the model before the switch
-            self._checked = {}
+            self._checked.clear()
         return switched
 
-    def rehearse(self, length: int) -> None:
+    def rehearse(self) -> None:
         """Do the largest step without changing a parameter, to measure its memory."""
         self._controls.zero_()  # no role has a step count, so none is trained
         training = self.shared.training
         batch_size = max(training.full.batch_size, training.delayed.batch_size)
-        self._device_step(StepForm(length, batch_size, 1.0, (), True))
+        self._device_step(StepForm(training.length, batch_size, 1.0, (), True))
 
     def _form(self) -> StepForm:
         stages = [run.stage(self.step) for run in self.runs]
@@ -115,18 +127,14 @@ class Trainer:
         is_trained = stages[0].attention_since is not None
         return StepForm(length, batch_size, gate if gate in (0.0, 1.0) else None, withheld, is_trained)
 
-    def _send_controls(self) -> None:
-        host = torch.tensor([self._controls_of(run) for run in self.runs])
-        if self.device.type == "cuda":
-            host = host.pin_memory()  # so that the copy does not wait for the device
-        self._controls.copy_(host, non_blocking=True)
-
     def _controls_of(self, run: RunState) -> list[float]:
-        stage, training, rate = run.stage(self.step), run.config.training, run.rate(self.step)
+        stage, training = run.stage(self.step), run.config.training
+        rate = rate_of_step(training, run.config.delay, run.switch.step, self.step)
         run.phase_done, run.rate_done = stage.phase, rate
-        factors = run.rate_factors()
-        since = {"attention": stage.attention_since}
-        starts = [since.get(role, 0) for role in self.backend.roles]
+        factors: dict[str, float] = {}  # they apply after a switch
+        if run.switch.step is not None:
+            factors = {"recurrence": training.recurrence_factor, "attention": training.attention_factor}
+        starts = [stage.attention_since if role == "attention" else 0 for role in self.backend.roles]
         return [
             *(rate * factors.get(role, 1.0) for role in self.backend.roles),
             *(0.0 if start is None else float(self.step - start + 1) for start in starts),
@@ -148,22 +156,19 @@ class Trainer:
             batch = task.batch(
                 seed, "train", self._index, length=form.length, size=form.batch_size, device=self.device
             ).without(form.withheld or ())
-            backend.set_gate(gate if form.gate is None else form.gate)
+            self._set_gate(gate if form.gate is None else form.gate)
             deviation = noise if self._state_noise is None else self._state_noise
-            with self._noise.applied(deviation, seed, self._index, batch.shape):
+            with state_noise(self._recurrences, deviation, seed, self._index, batch.shape):
                 losses = answer_losses(model, batch)
-            loss = total_loss(
-                losses,
-                batch,
-                per_token if self._per_token is None else self._per_token,
-                dict(zip(task.answers, included, strict=True)) if form.withheld is None else None,
-            )
+            mean = per_token if self._per_token is None else self._per_token
+            in_loss = dict(zip(task.answers, included, strict=True)) if form.withheld is None else None
+            loss = total_loss(losses, batch, mean, in_loss)
             each = [losses.get(name, torch.zeros_like(loss)) for name in task.answers]
             return loss, torch.stack([part.detach() for part in each])
 
         backend.start_step()
         losses, each = backend.each(one_run, self.seeds, gates[:, 0], noises[:, 0], per_tokens[:, 0], included)
-        backend.set_gate(1.0)
+        self._set_gate(1.0)
         norms = backend.update(losses, rates, counts, form.trains_attention)
         losses = losses.detach()
         self._sums += torch.cat([losses[:, None], norms[:, None], each * included], dim=1)
@@ -171,20 +176,24 @@ class Trainer:
         self._first_bad.copy_(torch.where(is_first, self._index, self._first_bad))
         self._index += 1
 
+    def _set_gate(self, gate: float | Tensor) -> None:
+        """Scale attention's output: a number for all models, or inside `each` of the backend a tensor for one."""
+        for part in self._attention:
+            part.gate = gate
+
     def _after_step(self, index: int, run: RunState) -> bool:
         run.summed += 1
         delay = run.config.delay
         # A failed run switches too, so that the others do not depend on when its failure was noticed.
         if delay is None or run.switch.step is not None:
             return False
-        moment = Moment(self.step, run.config.training.steps, lambda multiple: self.state_tracking(multiple, index))
-        was_trained = run.stage(self.step).attention_since is not None
-        if not run.switch.update(delay.until, moment):
-            return False
-        run.switched()
-        if not was_trained:
-            self.backend.reset_attention(index)
-        return True
+
+        def state_tracking(multiple: float) -> float:
+            answer = self.shared.task.state_answer
+            assert answer is not None, "RunConfig refuses when_beyond for a task without a state answer"
+            return self.check(round(multiple * self.shared.training.length))[index].accuracy_of(answer)
+
+        return run.switch.update(delay.until, Moment(self.step, run.config.training.steps, state_tracking))
 
     def read_means(self, indices: Sequence[int] | None = None) -> dict[int, dict[str, float]]:
         """Return the mean losses of some runs, or of all, since their last reading; waits for the device."""
@@ -194,7 +203,8 @@ class Trainer:
         means: dict[int, dict[str, float]] = {}
         for index, row in zip(chosen, rows, strict=True):
             run = self.runs[index]
-            left_out = {f"loss_{name}" for name in run.unsupervised()}
+            delay = run.config.delay if run.phase_done == "delayed" else None
+            left_out = [f"loss_{name}" for name in delay.withhold] if delay else []
             named = zip(self._logged, row, strict=True)
             means[index] = {name: value / run.summed for name, value in named if name not in left_out}
             run.summed = 0
@@ -214,16 +224,9 @@ class Trainer:
     def check(self, length: int) -> list[Count]:
         """Return the current held-out accuracy of every run."""
         if length not in self._checked:  # triggers measure one run after the other
+            held_out = partial(count_correct, split="validation", sequences=CHECK_SEQUENCES, device=self.device)
             with self.current_gates() as each:
-                self._checked[length] = count_correct(
-                    each,
-                    self.shared.task,
-                    length,
-                    sequences=CHECK_SEQUENCES,
-                    seeds=self.seeds,
-                    split="validation",
-                    device=self.device,
-                )
+                self._checked[length] = held_out(each, self.shared.task, length, seeds=self.seeds)
         return self._checked[length]
 
     @contextmanager
@@ -235,7 +238,7 @@ class Trainer:
 
         def each(function: Callable[..., Any], *per_model: Tensor) -> Any:
             def gated(model: Any, gate: Tensor, *arguments: Any) -> Any:
-                self.backend.set_gate(common if common in (0.0, 1.0) else gate)
+                self._set_gate(common if common in (0.0, 1.0) else gate)
                 return function(model, *arguments)
 
             return self.backend.each(gated, by_run, *per_model)
@@ -244,15 +247,9 @@ class Trainer:
             with evaluating(self.backend.template):
                 yield each
         finally:
-            self.backend.set_gate(1.0)
+            self._set_gate(1.0)
 
-    def state_tracking(self, multiple: float, index: int) -> float:
-        """Return a run's held-out accuracy of the state answer at a multiple of the training length."""
-        answer = self.shared.task.state_answer
-        assert answer is not None, "RunConfig refuses when_beyond for a task without a state answer"
-        return self.check(round(multiple * self.shared.training.length))[index].accuracy_of(answer)
-
-    def tensors(self) -> dict[str, dict[str, Tensor]]:
+    def tensors(self) -> Tensors:
         """Return weights, optimizer state and sums, by file and by name."""
         return {**self.backend.tensors(), "sums": {"sums": self._sums, "first_bad": self._first_bad}}
 
@@ -260,7 +257,7 @@ class Trainer:
         """Return the rest of the state, as plain data."""
         return {"step": self.step, "runs": [run.state_dict() for run in self.runs]}
 
-    def load(self, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
+    def load(self, tensors: Tensors, state: dict[str, Any]) -> None:
         """Continue from the results of `tensors` and `state`."""
         self.backend.load(tensors)
         self._sums.copy_(tensors["sums"]["sums"])

@@ -82,8 +82,9 @@ def _checkpoint_model(path: Path) -> tuple[nn.Module, str]:
         raise ConfigError(
             f"inspect: {path} is a checkpoint outside the folder of its run, so its config.json is missing"
         )
-    config = RunFolder(run).read_config()
-    tensors, state = load_checkpoint(path, config.hashes)
+    folder = RunFolder(run)
+    config = folder.read_config()
+    tensors, state = load_checkpoint(path, folder.hashes(config))
     model = SequenceModel(config.model, config.task.vocabulary_size)
     model.load_state_dict(tensors["model"])
     return model, f"those in {path}, of step {state['step']} of {config.training.steps}"

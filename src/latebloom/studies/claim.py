@@ -1,6 +1,5 @@
 """The folder of a study: the folders of its arms, its lock and its description."""
 
-import fcntl
 import json
 import re
 from collections.abc import Iterator
@@ -10,8 +9,8 @@ from typing import Any
 
 from latebloom.config import RunConfig
 from latebloom.engine.checkpoint import write_json
-from latebloom.engine.folder import RunFolder
-from latebloom.errors import CheckpointError, ConfigError, LatebloomError
+from latebloom.engine.folder import RunFolder, locked
+from latebloom.errors import CheckpointError, LatebloomError
 from latebloom.results.settings import changes
 from latebloom.studies.plan import Arm, Plan
 
@@ -34,16 +33,7 @@ def places(plan: Plan, out: Path) -> Iterator[tuple[Arm, Path]]:
 @contextmanager
 def claimed(out: Path, name: str, plan: Plan) -> Iterator[None]:
     """Lock the folder for this study and this process while the context lasts."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = open(out / ".lock", "w")  # noqa: SIM115 (held until the context ends)
-    except OSError as error:
-        raise ConfigError(f"out: {out} cannot be written ({error.strerror}); choose another folder") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CheckpointError(f"out: {out} is in use: another process runs a study there") from None
+    with locked(out, f"out: {out} is in use: another process runs a study there"):
         about = {
             "study": name,
             "seeds": list(plan.seeds),
