@@ -1,0 +1,235 @@
+"""What the modules of a model do: which are attention, and which mix tokens in another way.
+
+The decision goes by behaviour, not by the names of classes. Two passes over one example are recorded:
+
+1. The model as it is. Functions such as `scaled_dot_product_attention` are attention. So is a softmax if two of its
+   inputs depend on different tokens; the softmax of a router or of the logits is not.
+2. The same with the results of attention replaced by zeros. A module whose output no longer depends on its input has no
+   path around attention, and belongs to it. A module whose output at one token still depends on its input at another
+   mixes tokens without attention. A module on which the model's output no longer depends would not be trained.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from latebloom.delay.record import Call, Event, Recording, depends, is_inside, tokens_behind
+
+Kind = Literal["self", "cross"]
+POINTWISE = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.Identity, nn.GELU, nn.SiLU, nn.ReLU)
+"""Modules that never mix tokens and are called most often; leaving them out saves time."""
+
+
+@dataclass(frozen=True)
+class AttentionFound:
+    """One attention of a model."""
+
+    path: str
+    """The outermost module without a path around attention; the block, if attention is written inside its forward."""
+    modules: tuple[str, ...]
+    """The modules that act through attention alone, in the order of their calls; the gate is at the last one."""
+    functions: tuple[str, ...]
+    """The attention functions that it calls."""
+    kind: Kind
+    """`cross` if the keys come from another input than the queries."""
+    inline: bool
+    """Whether the module does more than attention: it is a block, or has a residual path inside."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the modules of a model do."""
+
+    attention: tuple[AttentionFound, ...]
+    mixers: tuple[str, ...]
+    """The innermost modules outside attention that mix tokens."""
+    severed: tuple[str, ...]
+    """Modules with a mixer inside whose output depends on their input through attention alone."""
+    starved: tuple[str, ...]
+    """The outermost modules outside attention that get a gradient through attention alone."""
+
+
+def observe(model: nn.Module, run: Callable[[], Any]) -> Observation:
+    """Return what the modules of a model do when `run` calls it; the model is left as it was."""
+    with _undisturbed(model):
+        whole = Recording(model, run)
+        is_attention = [event.dim is None or _is_over_tokens(event) for event in whole.events]
+        return _Observer(model, whole, Recording(model, run, is_attention), is_attention).result()
+
+
+class _Observer:
+    """Compares the pass with attention to the one without."""
+
+    def __init__(self, model: nn.Module, whole: Recording, cut: Recording, is_attention: list[bool]) -> None:
+        self.modules = dict(model.named_modules())
+        self.whole, self.cut, self.is_attention = whole, cut, is_attention
+        self._connected: dict[str, bool] = {}
+        self.mixers = self._find_mixers()
+        self.lasting = [path for path in self.mixers if not self._is_local(path)]
+        """Mixers that reach over the whole example. Others, such as short convolutions, may be part of attention."""
+
+    def result(self) -> Observation:
+        found = self._find_attention()
+        inside = [path for one in found for path in one.modules]
+        mixers = [path for path in self.mixers if not any(is_inside(path, one) for one in inside)]
+        severed = [path for path in self.cut.first if self._has_lasting(path) and not self.connected(path)]
+        starved: list[str] = []
+        for path in sorted(self.whole.reached() - self.cut.reached()):
+            has_parameters = next(self.modules[path].parameters(), None) is not None
+            if has_parameters and not any(is_inside(path, one) for one in [*inside, *starved]):
+                starved.append(path)
+        return Observation(tuple(found), tuple(mixers), tuple(severed), tuple(starved))
+
+    def connected(self, path: str) -> bool:
+        """Return whether the first output of a module depends on its inputs with attention cut."""
+        if path not in self._connected:
+            sources = self.cut.sources(path)
+            self._connected[path] = not sources or depends(self.cut.first[path].outputs[:1], sources)
+        return self._connected[path]
+
+    def _has_lasting(self, path: str) -> bool:
+        return any(is_inside(mixer, path) for mixer in self.lasting)
+
+    def _is_local(self, path: str) -> bool:
+        module, call = self.modules[path], self.cut.first[path]
+        if isinstance(module, nn.Conv1d):  # tokens are its last axis
+            return max(module.kernel_size) < max(tensor.shape[-1] for tensor in call.inputs)
+        return _is_local(call)
+
+    def _find_mixers(self) -> list[str]:
+        mixing, still = list[str](), list[str]()
+        for path, call in self.cut.first.items():
+            module = self.modules[path]
+            if isinstance(module, POINTWISE) or any(is_inside(path, one) for one in still):
+                continue
+            if max(module.kernel_size) > 1 if isinstance(module, nn.Conv1d) else _mixes(call):
+                mixing.append(path)
+            elif call.inputs and call.outputs and not _mixes(self.whole.first[path]):
+                still.append(path)  # nothing inside it mixes tokens either
+        return [path for path in mixing if not any(is_inside(one, path) and one != path for one in mixing)]
+
+    def _find_attention(self) -> list[AttentionFound]:
+        events: dict[str, list[int]] = {}
+        for index, event in enumerate(self.cut.events):
+            if self.is_attention[index]:
+                path = event.stack[-1].path
+                while path and not self._is_inline(path) and not self._is_inline(self.cut.parent(path)):
+                    path = self.cut.parent(path)
+                events.setdefault(path, []).append(index)
+        chains: dict[str, list[str]] = {path: [] if self._is_inline(path) else [path] for path in events}
+        for path in reversed(events):  # what follows two of them belongs to the last
+            self._extend(chains, path, [self.whole.events[index].output for index in events[path]])
+        return [
+            AttentionFound(
+                path,
+                tuple(chains[path]),
+                tuple(dict.fromkeys(self.cut.events[index].function for index in indices)),
+                _kind(self.whole.events[indices[0]]),
+                self._is_inline(path),
+            )
+            for path, indices in events.items()
+        ]
+
+    def _is_inline(self, path: str) -> bool:
+        """Return whether a module does more than attention."""
+        return self._has_lasting(path) or self.connected(path)
+
+    def _extend(self, chains: dict[str, list[str]], path: str, results: list[Tensor]) -> None:
+        """Add the modules of the block that read attention's result alone, such as a projection or a norm."""
+        parent = path if self._is_inline(path) else self.cut.parent(path)
+        for name, call in self.cut.first.items():
+            if name == parent or not is_inside(name, parent) or self._has_lasting(name):
+                continue
+            if any(is_inside(name, one) for chain in chains.values() for one in chain):
+                continue
+            if depends(self.whole.first[name].inputs, results) and not depends(call.inputs, self.cut.sources(parent)):
+                chains[path].append(name)
+
+
+def _is_over_tokens(event: Event) -> bool:
+    """Return whether two inputs of a softmax depend on different tokens of some module around it."""
+    one, two = _two_scores(event, [tensor for call in event.stack for tensor in call.inputs])
+    return any(a is not None and b is not None and not torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+def _two_scores(event: Event, inputs: list[Tensor]) -> list[list[Tensor | None]]:
+    """Return on which tokens two inputs of a softmax depend that share their query."""
+    scores, dim = event.inputs[0], event.dim
+    assert dim is not None
+    index = [size - 1 for size in scores.shape]  # the last query may attend to all keys
+    found = []
+    for key in (0, scores.shape[dim] // 2):
+        index[dim] = key
+        found.append(tokens_behind(scores[tuple(index)], inputs))
+    return found
+
+
+def _kind(event: Event) -> Kind:
+    """Return "cross" if the keys come from an input of the caller that the queries do not come from."""
+    for call in reversed(event.stack):
+        if not call.inputs:
+            continue
+        if event.dim is None:
+            queries, keys = (tokens_behind(tensor.sum(), call.inputs) for tensor in event.inputs[:2])
+            return "cross" if any(q is None and k is not None for q, k in zip(queries, keys, strict=True)) else "self"
+        one, two = _two_scores(event, call.inputs)
+        is_query = [a is not None and b is not None and torch.equal(a, b) for a, b in zip(one, two, strict=True)]
+        return "cross" if any(is_query) else "self"
+    return "self"
+
+
+def _mixes(call: Call) -> bool:
+    """Return whether an output of a module at one token depends on an input at another."""
+    return any(support.any() for support in _other_tokens(call, lambda size: size // 2))
+
+
+def _is_local(call: Call) -> bool:
+    """Return whether no output of a mixer at one end of the example depends on an input at the other end."""
+    for last in (False, True):
+        for support in _other_tokens(call, lambda size, last=last: last * (size - 1)):
+            index = [last * (size - 1) for size in support.shape]
+            for axis, size in enumerate(support.shape):
+                opposite = [*index[:axis], (not last) * (size - 1), *index[axis + 1 :]]
+                if support[tuple(opposite)]:
+                    return False
+    return True
+
+
+def _other_tokens(call: Call, at: Callable[[int], int]) -> Iterator[Tensor]:
+    """Yield on which other tokens of an input an output at one token depends; True over all axes but the last."""
+    for output in call.outputs:
+        leading = output.shape[:-1]
+        inputs = [tensor for tensor in call.inputs if tensor.shape[:-1] == leading]
+        if leading and inputs:
+            index = tuple(at(size) for size in leading)
+            weights = torch.randn(output.shape[-1], generator=torch.Generator().manual_seed(0)).to(output)
+            for support in tokens_behind((output[index] * weights).sum(), inputs):
+                if support is not None:
+                    support[index] = False
+                    yield support
+
+
+@contextmanager
+def _undisturbed(model: nn.Module) -> Iterator[None]:
+    """Run in evaluation mode; restore modes, buffers and random numbers afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    frozen = [p for p in model.parameters() if p.is_floating_point() and not p.requires_grad]
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        with torch.random.fork_rng(), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+            model.eval()
+            for parameter in frozen:
+                parameter.requires_grad_()
+            yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        for module, training in modes.items():
+            module.training = training
+        for name, buffer in model.named_buffers():
+            if name in buffers:
+                buffer.data.copy_(buffers[name])

@@ -1,0 +1,207 @@
+"""Small models as other people write them: attention and recurrence in forms that no list of class names foresees."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+WIDTH, HEADS, VOCABULARY = 16, 4, 20
+
+
+def heads_of(x: Tensor) -> list[Tensor]:
+    """(B, T, 3 D) -> queries, keys and values (B, H, T, E)"""
+    return [part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in x.chunk(3, -1)]
+
+
+class CausalSelfAttention(nn.Module):
+    """Attention as in nanoGPT, with its softmax written out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c_attn, self.c_proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = heads_of(self.c_attn(x))
+        future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+        weights = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(future, -torch.inf).softmax(-1)
+        return self.c_proj((weights @ v).transpose(1, 2).flatten(2))
+
+
+class Mixer(CausalSelfAttention):
+    """The same through torch's function, under a name that says nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = heads_of(self.c_attn(x))
+        return self.c_proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
+class ConvolvedAttention(Mixer):
+    """Attention with a short convolution before its projections, as in several recent hybrids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(WIDTH, WIDTH, 3, padding=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.conv(x.mT)[..., : x.shape[1]].mT)
+
+
+class TorchAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x, x, x, need_weights=False)[0]
+
+
+class HandWrittenRecurrence(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, states = x.new_zeros(x.shape[0], WIDTH), []
+        for token in x.unbind(1):
+            state = self.cell(token, state)
+            states.append(state)
+        return torch.stack(states, 1)
+
+
+class Experts(nn.Module):
+    """A mixture of experts: its router has a softmax that is not over tokens."""
+
+    def __init__(self, experts: int) -> None:
+        super().__init__()
+        self.router, self.experts = nn.Linear(WIDTH, experts), nn.Linear(WIDTH, experts * WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.router(x).softmax(-1)[..., None] * self.experts(x).unflatten(-1, (-1, WIDTH))).sum(-2)
+
+
+class Residual(nn.Module):
+    """x + after(body(norm(x)))"""
+
+    def __init__(self, body: nn.Module, after: nn.Module | None = None) -> None:
+        super().__init__()
+        self.norm, self.body, self.after = nn.LayerNorm(WIDTH), body, after
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.body(self.norm(x))
+        y = y[0] if isinstance(y, tuple) else y
+        return x + (y if self.after is None else self.after(y))
+
+
+class Inline(nn.Module):
+    """A block that writes its attention into its own forward."""
+
+    def __init__(self, projected: bool = True) -> None:
+        super().__init__()
+        self.recurrence = nn.GRU(WIDTH, WIDTH, batch_first=True)
+        self.norm, self.qkv = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
+        self.output = nn.Linear(WIDTH, WIDTH) if projected else None
+        self.mlp = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.recurrence(x)[0]
+        q, k, v = heads_of(self.qkv(self.norm(x)))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        x = x + (y if self.output is None else self.output(y))
+        return x + self.mlp(x)
+
+
+class Parallel(nn.Module):
+    """Recurrence and attention side by side, with one output projection for both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.recurrence, self.attention = nn.LayerNorm(WIDTH), gru(), Mixer()
+        self.scales = nn.ModuleList([nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)])
+        self.output = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(x)
+        return x + self.output(self.scales[0](self.recurrence(h)[0]) + self.scales[1](self.attention(h)))
+
+
+class GatedByRecurrence(nn.Module):
+    """The recurrence acts through attention's output alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrence, self.attention = gru(), TorchAttention()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.sigmoid(self.recurrence(x)[0]) * self.attention(x)
+
+
+class WithoutResidual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrence, self.attention = gru(), CausalSelfAttention()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(self.recurrence(x)[0])
+
+
+class LanguageModel(nn.Module):
+    def __init__(self, *blocks: nn.Module) -> None:
+        super().__init__()
+        self.embedding, self.blocks = nn.Embedding(VOCABULARY, WIDTH), nn.ModuleList(blocks)
+        self.logits = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.logits(x)
+
+
+class EncoderDecoder(nn.Module):
+    """An LSTM that the decoder reads through cross-attention, and its last state too if `state` is set."""
+
+    def __init__(self, state: bool = False) -> None:
+        super().__init__()
+        self.embedding, self.state = nn.Embedding(VOCABULARY, WIDTH), state
+        self.encoder = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+        self.decoder = nn.TransformerDecoderLayer(WIDTH, HEADS, 2 * WIDTH, dropout=0.0, batch_first=True)
+        self.logits = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        memory, (last, _) = self.encoder(self.embedding(source))
+        x = self.embedding(target) + (last[0][:, None] if self.state else 0)
+        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        return self.logits(self.decoder(x, memory, tgt_mask=mask, tgt_is_causal=True))
+
+
+class AdditiveAttention(nn.Module):
+    """The attention of Bahdanau et al. over the states of an encoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.score = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+
+    def forward(self, state: Tensor, memory: Tensor) -> Tensor:
+        scores = self.score(torch.tanh(self.query(state)[:, None] + self.key(memory))).squeeze(-1)
+        return (torch.softmax(scores, -1)[:, None] @ memory).squeeze(1)
+
+
+class SequenceToSequence(nn.Module):
+    """An LSTM decoder that reads the encoder's states through additive attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.encoder = nn.Embedding(VOCABULARY, WIDTH), nn.LSTM(WIDTH, WIDTH, batch_first=True)
+        self.attention, self.cell = AdditiveAttention(), nn.LSTMCell(2 * WIDTH, WIDTH)
+        self.logits = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        memory, (hidden, cell) = self.encoder(self.embedding(source))
+        state, states = (hidden[0], cell[0]), []
+        for token in self.embedding(target).unbind(1):
+            state = self.cell(torch.cat([token, self.attention(state[0], memory)], -1), state)
+            states.append(state[0])
+        return self.logits(torch.stack(states, 1))
+
+
+def gru() -> nn.GRU:
+    return nn.GRU(WIDTH, WIDTH, batch_first=True)
