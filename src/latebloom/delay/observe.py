@@ -9,7 +9,7 @@ The decision goes by behaviour, not by the names of classes. Two passes over one
    mixes tokens without attention. A module on which the model's output no longer depends would not be trained.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,32 +19,39 @@ from torch import Tensor, nn
 
 from latebloom.delay.record import Call, Event, Recording, depends, is_inside, tokens_behind
 
-Kind = Literal["self", "cross"]
+Kind = Literal["self", "cross", "sliding"]
+KINDS: tuple[Kind, ...] = ("self", "cross", "sliding")
 POINTWISE = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.Identity, nn.GELU, nn.SiLU, nn.ReLU)
 """Modules that never mix tokens and are called most often; leaving them out saves time."""
 
 
 @dataclass(frozen=True)
-class AttentionFound:
+class Attention:
     """One attention of a model."""
 
     path: str
     """The outermost module without a path around attention; the block, if attention is written inside its forward."""
     modules: tuple[str, ...]
     """The modules that act through attention alone, in the order of their calls; the gate is at the last one."""
-    functions: tuple[str, ...]
-    """The attention functions that it calls."""
-    kind: Kind
-    """`cross` if the keys come from another input than the queries."""
-    inline: bool
-    """Whether the module does more than attention: it is a block, or has a residual path inside."""
+    functions: tuple[str, ...] = ()
+    """The attention functions that it calls; none for a module that was named."""
+    kind: Kind = "self"
+    """`cross` if the keys come from another input than the queries, `sliding` if only near tokens are attended to."""
+
+    @property
+    def inline(self) -> bool:
+        """Whether the module does more than attention: it is a block, or has the residual path inside."""
+        return self.path not in self.modules
 
 
 @dataclass(frozen=True)
 class Observation:
     """What the modules of a model do."""
 
-    attention: tuple[AttentionFound, ...]
+    attention: tuple[Attention, ...]
+    """The attention that is left out."""
+    kept: dict[str, Kind]
+    """Modules that call other attention."""
     mixers: tuple[str, ...]
     """The innermost modules outside attention that mix tokens."""
     severed: tuple[str, ...]
@@ -53,39 +60,90 @@ class Observation:
     """The outermost modules outside attention that get a gradient through attention alone."""
 
 
-def observe(model: nn.Module, run: Callable[[], Any]) -> Observation:
-    """Return what the modules of a model do when `run` calls it; the model is left as it was."""
+def observe(
+    model: nn.Module, run: Callable[[], Any], kinds: Collection[Kind] = KINDS, named: Collection[str] = ()
+) -> Observation:
+    """Return what the modules of a model do when `run` calls it; the model is left as it was.
+
+    Attention of these `kinds` is left out, and the modules that are `named`, whatever they do.
+    """
     with _undisturbed(model):
         whole = Recording(model, run)
-        is_attention = [event.dim is None or _is_over_tokens(event) for event in whole.events]
-        return _Observer(model, whole, Recording(model, run, is_attention), is_attention).result()
+        found: dict[int, Kind] = {}
+        for index, event in enumerate(whole.events):
+            is_named = any(is_inside(event.stack[-1].path, path) for path in named)
+            if not is_named and (event.dim is None or _is_over_tokens(event)):
+                found[index] = _kind(model, event)
+        left_out = [found.get(index) in kinds for index in range(len(whole.events))]
+        cut = Recording(model, run, left_out, named)
+        return _Comparison(model, whole, cut).result(found, [index for index in found if left_out[index]], named)
 
 
-class _Observer:
-    """Compares the pass with attention to the one without."""
+class _Comparison:
+    """A pass with attention beside one without."""
 
-    def __init__(self, model: nn.Module, whole: Recording, cut: Recording, is_attention: list[bool]) -> None:
-        self.modules = dict(model.named_modules())
-        self.whole, self.cut, self.is_attention = whole, cut, is_attention
+    def __init__(self, model: nn.Module, whole: Recording, cut: Recording) -> None:
+        self.modules, self.whole, self.cut = dict(model.named_modules()), whole, cut
         self._connected: dict[str, bool] = {}
         self.mixers = self._find_mixers()
+        # Mixers that reach over the whole example. Others, such as short convolutions, may be part of attention.
         self.lasting = [path for path in self.mixers if not self._is_local(path)]
-        """Mixers that reach over the whole example. Others, such as short convolutions, may be part of attention."""
 
-    def result(self) -> Observation:
-        found = self._find_attention()
-        inside = [path for one in found for path in one.modules]
-        mixers = [path for path in self.mixers if not any(is_inside(path, one) for one in inside)]
-        severed = [path for path in self.cut.first if self._has_lasting(path) and not self.connected(path)]
+    def result(self, found: dict[int, Kind], left_out: list[int], named: Collection[str]) -> Observation:
+        attention = self._find_attention(found, left_out, named)
+        kept = {self.whole.events[index].stack[-1].path: found[index] for index in found if index not in left_out}
+        inside = [path for one in attention for path in one.modules]
+        mixers = [
+            path
+            for path in self.mixers
+            if not any(is_inside(path, one) for one in inside) and not any(is_inside(one, path) for one in kept)
+        ]
+        severed = [path for path in self.cut.first if self._has_lasting(path) and not self._is_connected(path)]
         starved: list[str] = []
         for path in sorted(self.whole.reached() - self.cut.reached()):
             has_parameters = next(self.modules[path].parameters(), None) is not None
             if has_parameters and not any(is_inside(path, one) for one in [*inside, *starved]):
                 starved.append(path)
-        return Observation(tuple(found), tuple(mixers), tuple(severed), tuple(starved))
+        return Observation(tuple(attention), kept, tuple(mixers), tuple(severed), tuple(starved))
 
-    def connected(self, path: str) -> bool:
-        """Return whether the first output of a module depends on its inputs with attention cut."""
+    def _find_attention(self, found: dict[int, Kind], left_out: list[int], named: Collection[str]) -> list[Attention]:
+        events: dict[str, list[int]] = {path: [] for path in named if path in self.cut.first}
+        for index in left_out:
+            path = self.whole.events[index].stack[-1].path
+            while path and not self._does_more(path) and not self._does_more(self.cut.parent(path)):
+                path = self.cut.parent(path)
+            events.setdefault(path, []).append(index)
+        chains: dict[str, list[str]] = {}
+        for path in events:
+            chains[path] = [path] if path in named or not self._does_more(path) else []
+        for path in reversed(events):  # a module that follows two of them belongs to the last
+            self._extend(chains, path, [self.whole.events[index].output for index in events[path]])
+        functions = {
+            path: {self.whole.events[index].function: found[index] for index in events[path]} for path in events
+        }
+        return [
+            Attention(path, tuple(chains[path]), tuple(calls), next(iter(calls.values()), "self"))
+            for path, calls in functions.items()
+        ]
+
+    def _extend(self, chains: dict[str, list[str]], path: str, results: list[Tensor]) -> None:
+        """Add the modules of the block that read attention's result alone, such as a projection or a norm."""
+        parent = self.cut.parent(path) if chains[path] else path
+        results = results or self.whole.first[path].outputs[:1]
+        for name, call in self.cut.first.items():
+            if name == parent or not is_inside(name, parent) or self._has_lasting(name):
+                continue
+            if any(is_inside(name, one) for chain in chains.values() for one in chain):
+                continue
+            if depends(self.whole.first[name].inputs, results) and not depends(call.inputs, self.cut.sources(parent)):
+                chains[path].append(name)
+
+    def _does_more(self, path: str) -> bool:
+        """Return whether a module does more than attention."""
+        return self._has_lasting(path) or self._is_connected(path)
+
+    def _is_connected(self, path: str) -> bool:
+        """Return whether the first output of a module depends on its inputs without attention."""
         if path not in self._connected:
             sources = self.cut.sources(path)
             self._connected[path] = not sources or depends(self.cut.first[path].outputs[:1], sources)
@@ -112,43 +170,6 @@ class _Observer:
                 still.append(path)  # nothing inside it mixes tokens either
         return [path for path in mixing if not any(is_inside(one, path) and one != path for one in mixing)]
 
-    def _find_attention(self) -> list[AttentionFound]:
-        events: dict[str, list[int]] = {}
-        for index, event in enumerate(self.cut.events):
-            if self.is_attention[index]:
-                path = event.stack[-1].path
-                while path and not self._is_inline(path) and not self._is_inline(self.cut.parent(path)):
-                    path = self.cut.parent(path)
-                events.setdefault(path, []).append(index)
-        chains: dict[str, list[str]] = {path: [] if self._is_inline(path) else [path] for path in events}
-        for path in reversed(events):  # what follows two of them belongs to the last
-            self._extend(chains, path, [self.whole.events[index].output for index in events[path]])
-        return [
-            AttentionFound(
-                path,
-                tuple(chains[path]),
-                tuple(dict.fromkeys(self.cut.events[index].function for index in indices)),
-                _kind(self.whole.events[indices[0]]),
-                self._is_inline(path),
-            )
-            for path, indices in events.items()
-        ]
-
-    def _is_inline(self, path: str) -> bool:
-        """Return whether a module does more than attention."""
-        return self._has_lasting(path) or self.connected(path)
-
-    def _extend(self, chains: dict[str, list[str]], path: str, results: list[Tensor]) -> None:
-        """Add the modules of the block that read attention's result alone, such as a projection or a norm."""
-        parent = path if self._is_inline(path) else self.cut.parent(path)
-        for name, call in self.cut.first.items():
-            if name == parent or not is_inside(name, parent) or self._has_lasting(name):
-                continue
-            if any(is_inside(name, one) for chain in chains.values() for one in chain):
-                continue
-            if depends(self.whole.first[name].inputs, results) and not depends(call.inputs, self.cut.sources(parent)):
-                chains[path].append(name)
-
 
 def _is_over_tokens(event: Event) -> bool:
     """Return whether two inputs of a softmax depend on different tokens of some module around it."""
@@ -162,24 +183,35 @@ def _two_scores(event: Event, inputs: list[Tensor]) -> list[list[Tensor | None]]
     assert dim is not None
     index = [size - 1 for size in scores.shape]  # the last query may attend to all keys
     found = []
-    for key in (0, scores.shape[dim] // 2):
+    for key in (index[dim] // 2, index[dim]):
         index[dim] = key
         found.append(tokens_behind(scores[tuple(index)], inputs))
     return found
 
 
-def _kind(event: Event) -> Kind:
-    """Return "cross" if the keys come from an input of the caller that the queries do not come from."""
-    for call in reversed(event.stack):
-        if not call.inputs:
-            continue
-        if event.dim is None:
-            queries, keys = (tokens_behind(tensor.sum(), call.inputs) for tensor in event.inputs[:2])
-            return "cross" if any(q is None and k is not None for q, k in zip(queries, keys, strict=True)) else "self"
+def _kind(model: nn.Module, event: Event) -> Kind:
+    """Return `cross` if the keys come from an input of the caller that the queries do not come from."""
+    call = next((call for call in reversed(event.stack) if call.inputs), None)
+    if call is not None and event.dim is None:
+        queries, keys = (tokens_behind(tensor.sum(), call.inputs) for tensor in event.inputs[:2])
+        if any(q is None and k is not None for q, k in zip(queries, keys, strict=True)):
+            return "cross"
+    elif call is not None:
         one, two = _two_scores(event, call.inputs)
-        is_query = [a is not None and b is not None and torch.equal(a, b) for a, b in zip(one, two, strict=True)]
-        return "cross" if any(is_query) else "self"
-    return "self"
+        if any(a is not None and b is not None and torch.equal(a, b) for a, b in zip(one, two, strict=True)):
+            return "cross"
+    return "sliding" if _is_sliding(model, event) else "self"
+
+
+def _is_sliding(model: nn.Module, event: Event) -> bool:
+    """Return whether the last query may not attend to the first key; a window beyond the example shows in the module."""
+    weights = event.mask if event.dim is None else event.output.detach()
+    if weights is not None and weights.shape[-1] > 1:
+        first = weights[(-1,) * weights.ndim if weights.ndim < 2 else (*(0,) * (weights.ndim - 2), -1, 0)]
+        if not bool(first) if event.dim is not None or weights.dtype == torch.bool else float(first) < -1e4:
+            return True
+    windows = [getattr(model.get_submodule(call.path), "sliding_window", None) for call in event.stack[-1:]]
+    return any(isinstance(window, int) and window > 0 for window in windows)
 
 
 def _mixes(call: Call) -> bool:
@@ -200,7 +232,7 @@ def _is_local(call: Call) -> bool:
 
 
 def _other_tokens(call: Call, at: Callable[[int], int]) -> Iterator[Tensor]:
-    """Yield on which other tokens of an input an output at one token depends; True over all axes but the last."""
+    """Yield on which other tokens of an input an output at one token depends, over all axes but the last."""
     for output in call.outputs:
         leading = output.shape[:-1]
         inputs = [tensor for tensor in call.inputs if tensor.shape[:-1] == leading]
@@ -220,7 +252,7 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
     frozen = [p for p in model.parameters() if p.is_floating_point() and not p.requires_grad]
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
-        with torch.random.fork_rng(), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        with torch.random.fork_rng(), torch.inference_mode(False), torch.enable_grad():
             model.eval()
             for parameter in frozen:
                 parameter.requires_grad_()

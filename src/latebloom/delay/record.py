@@ -3,7 +3,7 @@
 Questions about the pass are answered by gradients inside the recorded graph, so no module is called on its own.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from statistics import median
@@ -41,6 +41,8 @@ class Event:
     output: Tensor
     dim: int | None
     """The axis of a softmax; None for a function that is attention by its name."""
+    mask: Tensor | None = None
+    """Which keys (..., Tq, Tk) a query may attend to, as it was given to the function."""
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:
@@ -56,13 +58,18 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
 
 
 class Recording(TorchFunctionMode):
-    """The calls and events of one pass, and its first output; the results of some events can be replaced by zeros."""
+    """The calls and events of one pass, and its first output.
 
-    def __init__(self, model: nn.Module, run: Callable[[], Any], replaced: Sequence[bool] = ()) -> None:
+    The results of some events, and the outputs of some modules, can be replaced by zeros.
+    """
+
+    def __init__(
+        self, model: nn.Module, run: Callable[[], Any], replaced: Sequence[bool] = (), zeroed: Collection[str] = ()
+    ) -> None:
         super().__init__()
         self.calls: list[Call] = []
         self.events: list[Event] = []
-        self._replaced, self._stack = replaced, list[Call]()
+        self._replaced, self._zeroed, self._stack = replaced, zeroed, list[Call]()
         with ExitStack() as hooks:
             for path, module in model.named_modules():
                 before, after = self._hooks(path)
@@ -85,13 +92,14 @@ class Recording(TorchFunctionMode):
         elif name not in ATTENTION and not any(word in name for word in ATTENTION_WORDS):
             return output
         result = output[0] if isinstance(output, tuple) else output
-        self.events.append(Event(name, tuple(self._stack), list(tensors_of([args, named])), result, dim))
+        mask = named.get("attn_mask", args[3] if name == ATTENTION[0] and len(args) > 3 else None)
+        self.events.append(Event(name, tuple(self._stack), list(tensors_of([args, named])), result, dim, mask))
         if len(self.events) > len(self._replaced) or not self._replaced[len(self.events) - 1]:
             return output
         zeros = torch.zeros_like(result)
         return (zeros, *output[1:]) if isinstance(output, tuple) else zeros
 
-    def _hooks(self, path: str) -> tuple[Callable[..., Any], Callable[..., None]]:
+    def _hooks(self, path: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
         def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
             # Each call gets aliases of its inputs. So two inputs of which one was made from the other stay two.
             aliases: dict[int, Tensor] = {}
@@ -107,8 +115,12 @@ class Recording(TorchFunctionMode):
             self.calls.append(self._stack[-1])
             return changed
 
-        def after(module: nn.Module, args: Any, output: Any) -> None:
+        def after(module: nn.Module, args: Any, output: Any) -> Any:
+            if path in self._zeroed and output is not None:
+                first = torch.zeros_like(output[0] if isinstance(output, tuple) else output)
+                output = (first, *output[1:]) if isinstance(output, tuple) else first
             self._stack.pop().outputs = list(tensors_of(output))
+            return output
 
         return before, after
 
