@@ -1,119 +1,179 @@
-"""Search for the softmax attention of a model, with a reason for each mixer that is not matched.
+"""The attention of a model that is to be held back, and the reasons to refuse a model."""
 
-This module knows the parts of this package's models, which have a `role`, and torch's own layers. The models of another
-library are known to the module of `latebloom.integrations` that is named after it; see `libraries_of`.
-
-Linear attention, delta-rule, state-space and convolution mixers count as recurrences and are not matched.
-"""
-
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from importlib import import_module
-from importlib.util import find_spec
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
+from latebloom.delay.observe import KINDS, Attention, Kind, Observation, observe
+from latebloom.delay.record import is_inside
 from latebloom.errors import ConfigError, unknown
 
 Where = Callable[[str, nn.Module], bool] | Sequence[str]
-"""An override of the search: a predicate on (name, module), or the names themselves."""
+"""The modules to hold back instead of those found: a predicate on (name, module), or the names themselves."""
+ALLOW = ("only attention", "no gradient")
+"""What can be allowed: to hold back all that mixes tokens; that a module outside attention gets no gradient."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The result of the search."""
+    """The attention of a model, and what else mixes tokens in it."""
 
-    matched: dict[str, nn.Module] = field(default_factory=dict)
-    """Attention modules, by their path in the model."""
-    passed_over: dict[str, str] = field(default_factory=dict)
-    """Mixers that were not matched, with the reason."""
+    attention: tuple[Attention, ...]
+    held: dict[str, tuple[str, ...]]
+    """For each attention, by its path, the modules whose parameters are held back."""
+    passed_over: dict[str, str]
+    """Other modules that mix tokens, with what they are."""
 
-
-def find_attention(model: nn.Module, where: Where | None = None) -> Found:
-    """Return the attention of a model; raise if it has none, or no other mixer."""
-    if where is not None:
-        return Found(_chosen(model, where))
-    found, kind = survey(model), type(model).__name__
-    if not found.matched:
-        seen = [f"{name}: {reason}" for name, reason in found.passed_over.items()][:4] or ["no mixer at all"]
-        raise ConfigError(f"delay: no softmax attention was found in {kind} ({'; '.join(seen)}); name it with `where`")
-    if not found.passed_over:
-        names = ", ".join(list(found.matched)[:4])
-        raise ConfigError(
-            f"delay: everything that mixes tokens in {kind} is attention ({names}, ...), so nothing would be left to "
-            "learn while it is held back; if this is intended, name the modules to hold back with `where`"
-        )
-    return found
+    @property
+    def matched(self) -> tuple[str, ...]:
+        """The paths of the attention."""
+        return tuple(one.path for one in self.attention)
 
 
-def survey(model: nn.Module) -> Found:
-    """Return the result of the search for any model, without the checks of `find_attention`."""
-    found, libraries = Found(), libraries_of(model)
-    closed: tuple[str, ...] = ()  # the inside of attention, and of what is declared to be a recurrence
-    for name, module in model.named_modules():
-        reason = None if name.startswith(closed) else _classify(model, name, module, libraries)
-        if reason == "":
-            found.matched[name] = module
-        elif reason is not None:
-            found.passed_over[name] = reason
-        if reason == "" or _role(module) == "recurrence":
-            closed += (f"{name}.",)
-    return found
+def find_attention(
+    model: nn.Module,
+    run: Callable[[], Any],
+    *,
+    where: Where | None = None,
+    kinds: Collection[Kind] = KINDS,
+    allow: Collection[str] = (),
+    leaves_out: bool = True,
+) -> Found:
+    """Return the attention of a model, as a pass that `run` makes shows it; raise if it cannot be held back.
 
-
-def libraries_of(model: nn.Module) -> list[Any]:
-    """Return what is known of the libraries that a model's classes come from.
-
-    The module `latebloom.integrations.NAME_models` is for the library NAME, and has two functions:
-    - `classify(model, name, module)` returns an empty string for softmax attention, the reason for another mixer, and
-      None for any other module;
-    - `example_of(model)` returns the arguments of a small forward pass by name, or None for what is no whole model.
+    `leaves_out` says whether attention will be left out; if it will only be frozen, less can go wrong.
     """
-    kinds = {kind for module in model.modules() for kind in type(module).__mro__}
-    libraries = sorted({kind.__module__.partition(".")[0] for kind in kinds})
-    names = [f"latebloom.integrations.{library}_models" for library in libraries]
-    return [import_module(name) for name in names if find_spec(name) is not None]
+    declared = declared_attention(model) if where is None else chosen(model, where)
+    names = {path: bodies_of(model, path) for path in declared}
+    try:
+        seen = observe(model, run, kinds if where is None else (), [body for _, body in names.items()])
+    except ConfigError:
+        raise
+    except Exception as error:  # models of other libraries raise anything
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"example: the forward pass of {type(model).__name__} failed: {reason}") from error
+    found = _collect(model, seen)
+    for refusal, reason in _refusals(model, seen, found, leaves_out, is_chosen=where is not None):
+        if refusal not in allow:
+            raise ConfigError(f"delay: {reason}")
+        warnings.warn(f"delay: {reason}", stacklevel=4)
+    return found
 
 
-def example_of(model: nn.Module) -> dict[str, Any] | None:
-    """Return the arguments of a small forward pass if a library knows them; None otherwise."""
-    examples = (library.example_of(model) for library in libraries_of(model))
-    return next((example for example in examples if example is not None), None)
+def declared_attention(model: nn.Module) -> list[str]:
+    """Return the parts that say themselves that they are attention, as in this package's models."""
+    return [name for name, module in model.named_modules() if has_gate(module)]
 
 
 def has_gate(module: nn.Module) -> bool:
-    """Return whether a module is attention with its own gate."""
-    return _role(module) == "attention" and hasattr(module, "gate")
+    """Return whether a module is a residual part of this package's models with attention as its body."""
+    return getattr(module, "role", None) == "attention" and hasattr(module, "gate")
+
+
+def bodies_of(model: nn.Module, path: str) -> str:
+    """Return the module inside a part whose output is added to the stream; the module itself if it has no gate."""
+    return f"{path}.body" if has_gate(model.get_submodule(path)) else path
 
 
 def class_name(module: nn.Module) -> str:
     """Return the name of the class that a user knows: for a part with a role, that of its body."""
     body = getattr(module, "body", None)
-    return type(body if _role(module) is not None and isinstance(body, nn.Module) else module).__name__
+    return type(body if hasattr(module, "role") and isinstance(body, nn.Module) else module).__name__
 
 
-def _role(module: nn.Module) -> Any:
-    return getattr(module, "role", None)
-
-
-def _classify(model: nn.Module, name: str, module: nn.Module, libraries: list[Any]) -> str | None:
-    if has_gate(module) or isinstance(module, nn.MultiheadAttention):
-        return ""
-    if _role(module) == "recurrence" or isinstance(module, nn.RNNBase):
-        return f"{class_name(module)} is a recurrence or convolution"
-    reasons = (library.classify(model, name, module) for library in libraries)
-    return next((reason for reason in reasons if reason is not None), None)
-
-
-def _chosen(model: nn.Module, where: Where) -> dict[str, nn.Module]:
+def chosen(model: nn.Module, where: Where) -> list[str]:
+    """Return the names that `where` stands for."""
     modules = dict(model.named_modules())
     if not callable(where):
         for name in where:
             if name not in modules:
                 raise unknown("where", name, [known for known in modules if known])
-        return {name: modules[name] for name in where}
-    chosen = {name: module for name, module in modules.items() if where(name, module)}
-    if not chosen:
+        return list(where)
+    names = [name for name, module in modules.items() if where(name, module)]
+    if not names:
         raise ConfigError(f"where: the predicate matches no module of {type(model).__name__}")
-    return chosen
+    return names
+
+
+def _collect(model: nn.Module, seen: Observation) -> Found:
+    attention: list[Attention] = []
+    held: dict[str, tuple[str, ...]] = {}
+    for one in seen.attention:
+        parent = one.path if one.inline else one.path.rpartition(".")[0]
+        if one.path.endswith(".body") and has_gate(model.get_submodule(parent)):
+            attention.append(Attention(parent, (parent,), one.functions, one.kind))
+            held[parent] = (parent,)
+            continue
+        feeding = [path for path in seen.starved if is_inside(path, parent) and not _mixes(seen, path)]
+        attention.append(one)
+        held[one.path] = (*one.modules, *feeding)
+    passed_over = {path: f"{class_name(model.get_submodule(path))} mixes tokens in another way" for path in seen.mixers}
+    words = {"self": "self-attention", "cross": "cross-attention", "sliding": "sliding-window attention"}
+    passed_over |= {
+        path: f"{class_name(model.get_submodule(path))} is {words[kind]}, which was not chosen"
+        for path, kind in seen.kept.items()
+    }
+    return Found(tuple(attention), held, passed_over)
+
+
+def _mixes(seen: Observation, path: str) -> bool:
+    return any(is_inside(mixer, path) for mixer in seen.mixers)
+
+
+def _refusals(
+    model: nn.Module, seen: Observation, found: Found, leaves_out: bool, is_chosen: bool
+) -> list[tuple[str, str]]:
+    """Return the reasons to refuse a model, each with the word that allows it, if one does."""
+    kind = type(model).__name__
+    if not found.attention:
+        others = [f"{name}: {reason}" for name, reason in found.passed_over.items()][:4] or ["nothing mixes tokens"]
+        return [("", f"no softmax attention was found in {kind} ({'; '.join(others)}); name it with `where`")]
+    refusals: list[tuple[str, str]] = []
+    if not seen.mixers and not is_chosen:
+        names = ", ".join(found.matched[:4]) + ", ..." * (len(found.matched) > 4)
+        refusals.append(
+            (
+                "only attention",
+                f"everything that mixes tokens in {kind} is attention ({names}), so nothing would be left to learn "
+                "while it is held back; if this is intended, name the modules to hold back with `where`",
+            )
+        )
+    if not leaves_out:
+        return refusals
+    for one in found.attention:
+        owner = model.get_submodule(one.path)
+        if not one.modules:
+            refusals.append(
+                (
+                    "",
+                    f"attention is written inside the forward of {one.path} ({type(owner).__name__}), and no module "
+                    "reads its result alone, so it cannot be left out; give it a module of its own, or use "
+                    'hold="freeze"',
+                )
+            )
+        cut = [path for path in seen.severed if is_inside(one.path, path)]
+        if cut:
+            block = max(cut, key=len)
+            refusals.append(
+                (
+                    "",
+                    f"{one.path} ({class_name(owner)}) has no residual path in {block or kind} "
+                    f"({type(model.get_submodule(block)).__name__}): without attention its output does not depend on "
+                    'its input; use hold="freeze", or hold back something else with `where`',
+                )
+            )
+    held = [path for paths in found.held.values() for path in paths]
+    starved = [path for path in seen.starved if not any(is_inside(path, one) for one in held)]
+    if starved and not any(not allowed for allowed, _ in refusals):
+        names = ", ".join(f"{path} ({class_name(model.get_submodule(path))})" for path in starved[:3])
+        refusals.append(
+            (
+                "no gradient",
+                f"{names}{' and others' * (len(starved) > 3)} would get no gradient while attention is left out, "
+                'because it acts through attention alone; use hold="freeze", or hold back less with `where` or `kinds`',
+            )
+        )
+    return refusals

@@ -6,20 +6,23 @@ Nothing else is needed: the optimizer's own steps advance the delay. A loop with
 ones, passes `automatic=False` and calls `delay.before_step()` before clipping and `delay.after_step()` after each step.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
-from latebloom.delay.find import Where, find_attention
-from latebloom.delay.gate import build_gates
+from latebloom.delay.example import Example, call_with, guess
+from latebloom.delay.find import Found, Where, class_name, find_attention, has_gate
+from latebloom.delay.gate import Gate, GatedForward, GatedResidual
+from latebloom.delay.observe import KINDS, Kind
 from latebloom.delay.policy import Delay, Hold, Stage, Switch, check_trigger, stage_at
 from latebloom.delay.triggers import Moment, Trigger, WhenBeyond
 from latebloom.errors import ConfigError
 
 _delayed_models: WeakSet[nn.Module] = WeakSet()
+Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
 
 class DelayedAttention:
@@ -28,15 +31,17 @@ class DelayedAttention:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer | None = None,
+        optimizer: Optimizers | None = None,
         *,
         until: Trigger,
         hold: Hold = "bypass",
         ramp_steps: int = 0,
         steps: int | None = None,
         measure: Callable[[float], float] | None = None,
-        where: Where | None = None,
-        example: Mapping[str, Any] | None = None,
+        where: Where | Found | None = None,
+        kinds: Collection[Kind] = KINDS,
+        allow: Collection[str] = (),
+        example: Example | None = None,
         automatic: bool = True,
     ) -> None:
         if not isinstance(until, Trigger):
@@ -54,24 +59,79 @@ class DelayedAttention:
             )
         if model in _delayed_models:
             raise ConfigError(f"delay: this {type(model).__name__} has a delay already; call its remove() first")
-        self.found = find_attention(model, where)
-        self.gates = build_gates(model, self.found.matched, example)
+        if any(parameter.is_meta for parameter in model.parameters()):
+            raise ConfigError(
+                f"delay: this {type(model).__name__} is on the meta device; create the delay once it has weights"
+            )
         self.model, self.steps, self.measure, self.automatic = model, steps, measure, automatic
         self.step, self.tokens = 0, 0
         self._switch = Switch()
         self._reports: list[float] = []
         self._prepared = False
-        self._ramp: Tensor | None = None
-        self._parameters = {name: p for gate in self.gates for name, p in gate.parameters().items()}
-        self._optimizer = getattr(optimizer, "optimizer", optimizer)  # of a wrapper, which may skip steps
-        self._attached: list[Any] = [*self.gates]
+        self._gate, self._ramp = Gate(), None
+        self._optimizers = _unwrapped(optimizer)
+        self._stepped: set[int] = set()
+        self._where, self._kinds, self._allow = where, kinds, allow
+        self._found: Found | None = where if isinstance(where, Found) else None
+        self._parameters: dict[str, nn.Parameter] = {}
+        self._attached: list[Any] = []
         _delayed_models.add(model)
         try:
-            self._attach()
-        except ConfigError:
+            run = None if self._found is not None else guess(model) if example is None else call_with(model, example)
+            if self._found is None and run is None:
+                hook = model.register_forward_pre_hook(self._look_at_first_batch, with_kwargs=True, prepend=True)
+                self._attached.append(hook)
+            else:
+                self._look(run)
+        except BaseException:
             self.remove()
             raise
-        self._set_gates()
+
+    def _look_at_first_batch(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        self._attached.pop(0).remove()
+        self._look(lambda: model(*args, **kwargs))
+
+    def _look(self, run: Callable[[], Any] | None) -> None:
+        """Find attention with a pass over an example, and hold it back."""
+        if run is not None:
+            assert not isinstance(self._where, Found)
+            leaves_out = self.settings.hold in ("bypass", "ramp")
+            self._found = find_attention(
+                self.model, run, where=self._where, kinds=self._kinds, allow=self._allow, leaves_out=leaves_out
+            )
+        self._hold(self.found)
+        self._attach()
+        self._set_gate()
+
+    def _hold(self, found: Found) -> None:
+        modules = dict(self.model.named_modules())
+        for one in found.attention:
+            if has_gate(modules[one.path]):
+                self._attached.append(GatedResidual(modules[one.path], self._gate))
+                continue
+            held = [modules[path] for path in found.held[one.path]]
+            for path in one.modules:
+                self._attached.append(GatedForward(modules[path], self._gate, held, path == one.modules[-1]))
+        for paths in found.held.values():
+            for path in paths:
+                self._parameters |= {
+                    f"{path}.{name}": parameter
+                    for name, parameter in modules[path].named_parameters()
+                    if parameter.requires_grad
+                }
+        if not self._parameters:
+            names = ", ".join(found.matched[:4])
+            raise ConfigError(f"delay: requires_grad is off for all of attention's parameters ({names})")
+
+    @property
+    def found(self) -> Found:
+        """The attention that is held back, and what else mixes tokens."""
+        if self._found is None:
+            raise ConfigError(
+                f"delay: {type(self.model).__name__} has not been called yet, and what it does is seen at its first "
+                "batch; give `example` to see it now"
+            )
+        return self._found
 
     @property
     def stage(self) -> Stage:
@@ -105,7 +165,7 @@ class DelayedAttention:
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return attention's parameters by name; they do not change during the delay."""
-        return self._parameters
+        return self._parameters if self.found else {}
 
     def count_tokens(self, tokens: int) -> None:
         """Add the tokens of a batch to those seen so far, for `at_tokens`."""
@@ -130,12 +190,12 @@ class DelayedAttention:
         return self._advance()
 
     def remove(self) -> None:
-        """Restore the model and the optimizer; a second call does nothing."""
-        if self._attached:
-            for attached in self._attached:
-                attached.remove()
-            self._attached = []
-            _delayed_models.discard(self.model)
+        """Restore the model and the optimizers; a second call does nothing."""
+        self._gate.value = 1.0  # for copies of the model too
+        for attached in self._attached:
+            attached.remove()
+        self._attached = []
+        _delayed_models.discard(self.model)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -153,39 +213,41 @@ class DelayedAttention:
             raise ConfigError(f"delay: this is not the state of a delay; it has no {', '.join(sorted(missing))}")
         self.step, self.tokens, self._reports = state["step"], state["tokens"], list(state["reports"])
         self._switch = Switch(state["switch_step"], state["switch_reason"], dict(state["memory"]))
-        self._set_gates()
+        self._set_gate()
 
     def _attach(self) -> None:
-        optimizer = self._optimizer
-        if optimizer is None:
+        if not self._optimizers:
             return
-        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        missing = [name for name, parameter in self._parameters.items() if id(parameter) not in held]
-        frozen = [name for name, parameter in self._parameters.items() if not parameter.requires_grad]
-        for names, what in ((missing, "the optimizer does not hold"), (frozen, "requires_grad is off for")):
-            if names:
-                raise ConfigError(
-                    f"delay: {what} {len(names)} of attention's parameters, so they would never be trained: "
-                    f"{', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
-                )
+        trained = {id(p) for one in self._optimizers for group in one.param_groups for p in group["params"]}
+        missing = [name for name, parameter in self._parameters.items() if id(parameter) not in trained]
+        if missing:
+            raise ConfigError(
+                f"delay: the optimizer does not hold {len(missing)} of attention's parameters, so they would never be "
+                f"trained: {', '.join(missing[:4])}{', ...' if len(missing) > 4 else ''}"
+            )
         if not self.automatic:
             return
         # Gradients are dropped as soon as they are computed, so that clipping does not include them, and again before
         # the step, for gradients that are set in other ways.
-        self._attached += [
-            *(parameter.register_post_accumulate_grad_hook(self._drop) for parameter in self._parameters.values()),
-            optimizer.register_step_pre_hook(lambda *_: self.before_step()),
-            optimizer.register_step_post_hook(lambda *_: self._after_optimizer()),
-        ]
+        self._attached += [p.register_post_accumulate_grad_hook(self._drop) for p in self._parameters.values()]
+        for optimizer in self._optimizers:
+            self._attached += [
+                optimizer.register_step_pre_hook(lambda *_: self.before_step()),
+                optimizer.register_step_post_hook(lambda stepped, *_: self._after_optimizer(stepped)),
+            ]
 
     def _drop(self, parameter: Tensor) -> None:
         if self.attention_held:
             parameter.grad = None
 
-    def _after_optimizer(self) -> None:
+    def _after_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         # After an overflow GradScaler still calls a fused optimizer, with `found_inf` set: the step does nothing.
-        overflow: Tensor | None = getattr(self._optimizer, "found_inf", None)
-        if overflow is None or not overflow.item():
+        overflow: Tensor | None = getattr(optimizer, "found_inf", None)
+        if overflow is not None and overflow.item():
+            return
+        self._stepped.add(id(optimizer))
+        if len(self._stepped) == len(self._optimizers):
+            self._stepped.clear()
             self._advance()
 
     def _advance(self) -> bool:
@@ -199,21 +261,21 @@ class DelayedAttention:
             moment = Moment(self.step, self.steps, self.measure, self.tokens, tuple(self._reports))
             self._reports = []
             switched = self._switch.update(self.settings.until, moment)
-            if switched and was_held and self._optimizer is not None:
-                for parameter in self._parameters.values():  # start with a fresh optimizer state
-                    self._optimizer.state.pop(parameter, None)
-        self._set_gates()
+            if switched and was_held:
+                for optimizer in self._optimizers:
+                    for parameter in self._parameters.values():  # start with a fresh optimizer state
+                        optimizer.state.pop(parameter, None)
+        self._set_gate()
         return switched
 
-    def _set_gates(self) -> None:
+    def _set_gate(self) -> None:
         value: float | Tensor = self.gate
         if 0.0 < value < 1.0:
             if self._ramp is None:
                 self._ramp = torch.zeros((), device=next(iter(self._parameters.values())).device)
             # Filled in place, so that a compiled or captured step reads the new value.
             value = self._ramp.fill_(value)
-        for gate in self.gates:
-            gate.set(value)
+        self._gate.value = value
 
     def __repr__(self) -> str:
         count = sum(parameter.numel() for parameter in self._parameters.values())
@@ -221,7 +283,18 @@ class DelayedAttention:
         now = f"held back ({hold})" if self.holding else f"enabled at step {self.switch_step}"
         if hold == "none":
             now = "enabled from the start, for comparison"
+        if self._found is None:
+            return f"DelayedAttention({now}, until={self.settings.until}, to be seen at the first batch)"
         lines = [f"DelayedAttention({now}, until={self.settings.until}, {count:,} parameters)"]
-        lines += [f"  attention  {gate}" for gate in self.gates]
-        lines += [f"  not        {name}: {reason}" for name, reason in self.found.passed_over.items()]
+        for one in self._found.attention:
+            module = self.model.get_submodule(one.path)
+            place = "" if one.modules[-1:] in ((one.path,), ()) else f", gated behind {one.modules[-1]}"
+            lines.append(f"  attention  {one.path}: {class_name(module)}{place}")
+        lines += [f"  not        {name}: {reason}" for name, reason in self._found.passed_over.items()]
         return "\n".join(lines)
+
+
+def _unwrapped(optimizer: Optimizers | None) -> list[torch.optim.Optimizer]:
+    """Return optimizers as a list; one that a library has wrapped may skip steps, so its own is taken."""
+    given = [] if optimizer is None else list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+    return [getattr(one, "optimizer", one) for one in given]

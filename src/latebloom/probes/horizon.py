@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from latebloom.delay.find import Where, survey
+from latebloom.delay.find import Where
 from latebloom.delay.hooks import DelayedAttention
 from latebloom.delay.triggers import at_step
 from latebloom.errors import ConfigError, require

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from latebloom.delay.find import Where, class_name, example_of, find_attention, has_gate, survey
-from latebloom.delay.place import find_norm_after
+from latebloom.delay.find import Where, class_name, find_attention, has_gate
 from latebloom.errors import ConfigError
 from latebloom.probes.horizon import Horizon, check_untouched, memory_horizon
 

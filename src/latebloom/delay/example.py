@@ -1,0 +1,82 @@
+"""How to call a model once: from an example of the user's, from what a library knows, or by a guess."""
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from latebloom.errors import ConfigError
+
+Example = Mapping[str, Any] | tuple[Any, ...] | Tensor
+"""The arguments of one small forward pass: by name, by position, or the only one."""
+LENGTH = 11
+"""Tokens of a guessed example: more than short convolutions reach, and rarely the size of anything else."""
+
+
+def call_with(model: nn.Module, example: Example) -> Callable[[], Any]:
+    """Return a function that calls a model with an example; raise if the example does not fit."""
+    positional = example if isinstance(example, tuple) else () if isinstance(example, Mapping) else (example,)
+    named = example if isinstance(example, Mapping) else {}
+    arguments = signature(model.forward)
+    try:
+        arguments.bind(*positional, **named)
+    except TypeError as error:
+        first = next(iter(arguments.parameters), "tokens")
+        raise ConfigError(
+            f"example: {error}; it must have the arguments of one small forward pass of {type(model).__name__}, such as "
+            f"{{{first!r}: ...}}"
+        ) from None
+    return lambda: model(*positional, **named)
+
+
+def guess(model: nn.Module) -> Callable[[], Any] | None:
+    """Return a function that calls a model with a small input that it accepts; None if none was found."""
+    for example in _candidates(model):
+        try:
+            call = call_with(model, example)
+            with torch.random.fork_rng(), torch.no_grad():
+                call()
+        except Exception:  # models raise anything on inputs that they do not expect
+            continue
+        return call
+    return None
+
+
+def _candidates(model: nn.Module) -> Iterator[Example]:
+    known = example_of(model)
+    if known is not None:
+        yield known
+        return
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    embedding = next((module for module in model.modules() if isinstance(module, nn.Embedding)), None)
+    if embedding is not None:
+        tokens = torch.arange(2 * LENGTH, device=device).view(2, LENGTH) % embedding.num_embeddings
+        yield tokens
+        yield (tokens, tokens)  # source and target
+    for module in model.modules():
+        width = getattr(module, "input_size", getattr(module, "in_features", None))
+        if isinstance(width, int):
+            yield torch.randn(2, LENGTH, width, generator=torch.Generator().manual_seed(0)).to(device)
+            return
+
+
+def libraries_of(model: nn.Module) -> list[Any]:
+    """Return what is known of the libraries that a model's classes come from.
+
+    The module `latebloom.integrations.NAME_models` is for the library NAME. Its function `example_of(model)` returns
+    the arguments of a small forward pass by name, or None for what is no whole model.
+    """
+    kinds = {kind for module in model.modules() for kind in type(module).__mro__}
+    libraries = sorted({kind.__module__.partition(".")[0] for kind in kinds})
+    names = [f"latebloom.integrations.{library}_models" for library in libraries]
+    return [import_module(name) for name in names if find_spec(name) is not None]
+
+
+def example_of(model: nn.Module) -> dict[str, Any] | None:
+    """Return the arguments of a small forward pass if a library knows them; None otherwise."""
+    examples = (library.example_of(model) for library in libraries_of(model))
+    return next((example for example in examples if example is not None), None)
