@@ -163,39 +163,42 @@ class Flat(nn.Module):
         return self.logits(x + attended if self.residual else attended)
 
 
-def test_an_example_shows_whether_a_flat_model_would_be_cut():
-    example = {"tokens": torch.randint(20, (2, 8))}
+@pytest.mark.parametrize("example", [None, {"tokens": torch.arange(16).view(2, 8)}])
+def test_attention_without_a_residual_path_is_refused_unless_it_is_only_frozen(example):
     good, bad = Flat(residual=True), Flat(residual=False)
     DelayedAttention(good, OPTIMIZERS["sgd"](good.parameters()), until=at_step(2), example=example)
-    with pytest.raises(ConfigError, match=r"attention .MultiheadAttention. has no residual path of its own in Flat"):
+    with pytest.raises(ConfigError, match=r"attention .MultiheadAttention. has no residual path in Flat"):
         DelayedAttention(bad, OPTIMIZERS["sgd"](bad.parameters()), until=at_step(2), example=example)
-    unchecked = DelayedAttention(bad, OPTIMIZERS["sgd"](bad.parameters()), until=at_step(2))
-    assert "its place is not checked; give `example`" in repr(unchecked)
+    check_over_the_switch(bad, OPTIMIZERS["adamw"](bad.parameters()), "freeze")
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
-def test_an_example_shows_that_torchs_encoder_layer_has_a_residual_path(norm_first):
+def test_torchs_encoder_layer_has_a_residual_path(norm_first):
     """Behind the norm of a post-norm layer a constant that is added to the input would not be seen."""
     model = build(norm_first=norm_first)
-    example = {"tokens": torch.randint(20, (2, 8))}
-    delay = DelayedAttention(model, OPTIMIZERS["sgd"](model.parameters()), until=at_step(2), example=example)
-    assert "not checked" not in repr(delay)
+    delay = DelayedAttention(model, OPTIMIZERS["sgd"](model.parameters()), until=at_step(2))
+    assert delay.found.matched == ("layer.self_attn",)
     assert all(module.training for module in model.modules())
 
 
-@pytest.mark.parametrize(
-    ("example", "given"),
-    [
-        (torch.zeros(2, 8, dtype=torch.int64), "a Tensor is not possible"),
-        ({"input_ids": torch.zeros(2, 8, dtype=torch.int64)}, "missing a required argument: 'tokens'"),
-    ],
-)
-def test_an_example_that_does_not_fit_is_one_sentence_that_says_what_it_must_be(example, given):
+@pytest.mark.parametrize("example", [torch.arange(16).view(2, 8), (torch.arange(16).view(2, 8),)])
+def test_an_example_may_be_given_by_position(example):
     model = Flat(residual=True)
+    delay = DelayedAttention(model, OPTIMIZERS["sgd"](model.parameters()), until=at_step(2), example=example)
+    assert delay.found.matched == ("attention",)
+
+
+def test_an_example_that_does_not_fit_is_one_sentence():
+    model = Flat(residual=True)
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
     with pytest.raises(ConfigError) as error:
-        DelayedAttention(model, OPTIMIZERS["sgd"](model.parameters()), until=at_step(2), example=example)
-    wanted = "a dict with the arguments of one small forward pass of Flat by name, such as {'tokens': ...}"
-    assert str(error.value) == f"example: {given}; it must be {wanted}"
+        DelayedAttention(model, optimizer, until=at_step(2), example={"input_ids": torch.zeros(2, 8).long()})
+    assert str(error.value) == (
+        "example: missing a required argument: 'tokens'; it must have the arguments of one small forward pass of Flat, "
+        "such as {'tokens': ...}"
+    )
+    with pytest.raises(ConfigError, match="the forward pass of Flat failed: index out of range in self"):
+        DelayedAttention(model, optimizer, until=at_step(2), example=torch.full((2, 8), 50))
 
 
 def test_what_is_no_trigger_is_refused():

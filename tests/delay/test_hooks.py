@@ -78,6 +78,7 @@ def test_bypass_does_not_run_attention():
         if type(module).__name__ == "SelfAttention":
             module.register_forward_hook(lambda *_: calls.append(1))
     delay = delayed(model)
+    calls.clear()  # the passes that showed what the model does
     model(torch.randint(20, (4, 9)))
     assert calls == []
     delay.remove()
@@ -203,7 +204,7 @@ def test_the_ramp_rises_to_one_and_then_leaves_no_trace():
     distances = [float((output - full).norm()) for output in outputs]
     assert distances == sorted(distances, reverse=True)
     assert torch.equal(outputs[-1], full)
-    assert all(gate.module.gate == 1.0 for gate in delay.gates)
+    assert all(model.get_submodule(path).gate == 1.0 for path in delay.found.matched)
 
 
 # Dynamo itself reads .grad of the tensors that it traces.
@@ -293,27 +294,23 @@ def test_mistakes_are_one_clear_error_each():
     with pytest.raises(ConfigError, match="give the optimizer"):
         DelayedAttention(model, until=at_step(3))
     frozen = build()
-    frozen.get_submodule("blocks.0.1").requires_grad_(False)
-    with pytest.raises(ConfigError, match="requires_grad is off for 6 of attention's parameters"):
+    for block in (0, 1):
+        frozen.get_submodule(f"blocks.{block}.1").requires_grad_(False)
+    with pytest.raises(
+        ConfigError, match=r"requires_grad is off for all of attention's parameters \(blocks.0.1"
+    ):
         DelayedAttention(frozen, torch.optim.SGD(frozen.parameters(), lr=0.1), until=at_step(3))
     assert "held back (bypass)" in repr(delayed(model))
 
 
-@pytest.mark.parametrize(
-    ("layout", "place"),
-    [
-        ("ram", ", between the recurrence and the MLP"),
-        ("mra", ", behind the recurrence"),
-        ("arm", ", before the recurrence"),
-    ],
-)
-def test_printed_it_names_what_a_user_knows_and_where_it_stands(layout, place):
+@pytest.mark.parametrize("layout", ["ram", "mra", "arm"])
+def test_printed_it_names_what_a_user_knows(layout):
     model = SequenceModel(replace(hybrid(width=16, blocks=2), layout=layout), 20)
     shown = str(delayed(model)).splitlines()
     at, recurrence = layout.index("a"), layout.index("r")
     assert shown[1:] == [
-        f"  attention  blocks.0.{at}: SelfAttention{place}",
-        f"  attention  blocks.1.{at}: SelfAttention{place}",
-        f"  not        blocks.0.{recurrence}: LSTMLayer is a recurrence or convolution",
-        f"  not        blocks.1.{recurrence}: LSTMLayer is a recurrence or convolution",
+        f"  attention  blocks.0.{at}: SelfAttention",
+        f"  attention  blocks.1.{at}: SelfAttention",
+        f"  not        blocks.0.{recurrence}: LSTMLayer mixes tokens without attention",
+        f"  not        blocks.1.{recurrence}: LSTMLayer mixes tokens without attention",
     ]

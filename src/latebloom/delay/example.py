@@ -27,15 +27,17 @@ def call_with(model: nn.Module, example: Example) -> Callable[[], Any]:
     except TypeError as error:
         first = next(iter(arguments.parameters), "tokens")
         raise ConfigError(
-            f"example: {error}; it must have the arguments of one small forward pass of {type(model).__name__}, such as "
-            f"{{{first!r}: ...}}"
+            f"example: {error}; it must have the arguments of one small forward pass of {type(model).__name__}, such "
+            f"as {{{first!r}: ...}}"
         ) from None
     return lambda: model(*positional, **named)
 
 
 def guess(model: nn.Module) -> Callable[[], Any] | None:
     """Return a function that calls a model with a small input that it accepts; None if none was found."""
-    for example in _candidates(model):
+    with torch.inference_mode(False):  # inputs made in inference mode have no gradients
+        candidates = list(_candidates(model))
+    for example in candidates:
         try:
             call = call_with(model, example)
             with torch.random.fork_rng(), torch.no_grad():

@@ -102,21 +102,31 @@ def _collect(model: nn.Module, seen: Observation) -> Found:
     attention: list[Attention] = []
     held: dict[str, tuple[str, ...]] = {}
     for one in seen.attention:
-        parent = one.path if one.inline else one.path.rpartition(".")[0]
-        if one.path.endswith(".body") and has_gate(model.get_submodule(parent)):
-            attention.append(Attention(parent, (parent,), one.functions, one.kind))
-            held[parent] = (parent,)
+        part = _part(model, one.path)
+        if part != one.path:
+            attention.append(Attention(part, (part,), one.functions, one.kind))
+            held[part] = (part,)
             continue
+        parent = one.path if one.inline else one.path.rpartition(".")[0]
         feeding = [path for path in seen.starved if is_inside(path, parent) and not _mixes(seen, path)]
         attention.append(one)
         held[one.path] = (*one.modules, *feeding)
-    passed_over = {path: f"{class_name(model.get_submodule(path))} mixes tokens in another way" for path in seen.mixers}
+    passed_over = {
+        _part(model, path): f"{class_name(model.get_submodule(path))} mixes tokens without attention"
+        for path in seen.mixers
+    }
     words = {"self": "self-attention", "cross": "cross-attention", "sliding": "sliding-window attention"}
     passed_over |= {
         path: f"{class_name(model.get_submodule(path))} is {words[kind]}, which was not chosen"
         for path, kind in seen.kept.items()
     }
     return Found(tuple(attention), held, passed_over)
+
+
+def _part(model: nn.Module, path: str) -> str:
+    """Return the residual part of this package's models that a module is the body of; otherwise the module."""
+    parent = path.rpartition(".")[0]
+    return parent if path.endswith(".body") and hasattr(model.get_submodule(parent), "role") else path
 
 
 def _mixes(seen: Observation, path: str) -> bool:

@@ -1,8 +1,8 @@
 """The gate of attention: it enables attention, scales its output, or leaves it out.
 
-One `Gate` holds the value for all attention of a model. The forward methods that read it, `GatedForward`, are part of the
-modules, so that copies of a model (`copy.deepcopy`, the averaged model of an EMA) share its gate and follow the switch.
-A pickled model keeps the value that it was saved with.
+One `Gate` holds the value for all attention of a model. The modules keep the forward methods that read it, so that
+copies of a model (`copy.deepcopy`, the averaged model of an EMA) share its gate and follow the switch. A pickled model
+keeps the value that it was saved with.
 """
 
 import warnings

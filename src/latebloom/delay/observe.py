@@ -135,7 +135,7 @@ class _Comparison:
                 continue
             if any(is_inside(name, one) for chain in chains.values() for one in chain):
                 continue
-            if depends(self.whole.first[name].inputs, results) and not depends(call.inputs, self.cut.sources(parent)):
+            if depends(self.whole.first[name].inputs, results) and not depends(call.inputs, self._sources(parent)):
                 chains[path].append(name)
 
     def _does_more(self, path: str) -> bool:
@@ -145,9 +145,15 @@ class _Comparison:
     def _is_connected(self, path: str) -> bool:
         """Return whether the first output of a module depends on its inputs without attention."""
         if path not in self._connected:
-            sources = self.cut.sources(path)
-            self._connected[path] = not sources or depends(self.cut.first[path].outputs[:1], sources)
+            self._connected[path] = depends(self.cut.first[path].outputs[:1], self._sources(path))
         return self._connected[path]
+
+    def _sources(self, path: str) -> list[Tensor]:
+        """Return the inputs of a module; for one that takes token ids, what the embeddings inside it return."""
+        if self.whole.first[path].inputs:
+            return self.cut.first[path].inputs
+        inner = [name for name, call in self.whole.first.items() if is_inside(name, path) and not call.inputs]
+        return [tensor for name in inner if name != path for tensor in self.cut.first[name].outputs]
 
     def _has_lasting(self, path: str) -> bool:
         return any(is_inside(mixer, path) for mixer in self.lasting)
@@ -204,7 +210,7 @@ def _kind(model: nn.Module, event: Event) -> Kind:
 
 
 def _is_sliding(model: nn.Module, event: Event) -> bool:
-    """Return whether the last query may not attend to the first key; a window beyond the example shows in the module."""
+    """Return whether the last query may not attend to the first key, or the module has a window."""
     weights = event.mask if event.dim is None else event.output.detach()
     if weights is not None and weights.shape[-1] > 1:
         first = weights[(-1,) * weights.ndim if weights.ndim < 2 else (*(0,) * (weights.ndim - 2), -1, 0)]
@@ -252,7 +258,7 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
     frozen = [p for p in model.parameters() if p.is_floating_point() and not p.requires_grad]
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
-        with torch.random.fork_rng(), torch.inference_mode(False), torch.enable_grad():
+        with torch.random.fork_rng(), torch.inference_mode(False), torch.enable_grad(), _unsharded(model):
             model.eval()
             for parameter in frozen:
                 parameter.requires_grad_()
@@ -265,3 +271,21 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
         for name, buffer in model.named_buffers():
             if name in buffers:
                 buffer.data.copy_(buffers[name])
+
+
+@contextmanager
+def _unsharded(model: nn.Module) -> Iterator[None]:
+    """Keep the parameters of a model that FSDP2 has sharded whole, so that gradients can be asked for at any point."""
+    sharded: list[Any] = [module for module in model.modules() if hasattr(module, "set_reshard_after_backward")]
+    groups = [group for module in sharded if (group := module._get_fsdp_state()._fsdp_param_group) is not None]
+    kept = [(group.post_forward_mesh_info, group.reshard_after_backward) for group in groups]
+    for module in sharded:
+        module.set_reshard_after_forward(False, recurse=False)
+        module.set_reshard_after_backward(False, recurse=False)
+    try:
+        yield
+    finally:
+        for group, (forward, backward) in zip(groups, kept, strict=True):
+            group.post_forward_mesh_info, group.reshard_after_backward = forward, backward
+        for module in sharded:
+            module.reshard()

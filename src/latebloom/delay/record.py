@@ -129,13 +129,6 @@ class Recording(TorchFunctionMode):
         path = path.rpartition(".")[0]
         return path if path in self.first else self.parent(path)
 
-    def sources(self, path: str) -> list[Tensor]:
-        """Return the inputs of a module; for one that takes token ids, what the embeddings inside it return."""
-        if self.first[path].inputs:
-            return self.first[path].inputs
-        inner = [call for call in self.calls if is_inside(call.path, path) and call.path != path]
-        return [tensor for call in inner if not call.inputs for tensor in call.outputs]
-
     def reached(self) -> set[str]:
         """Return the modules on whose output the model's output depends."""
         calls = [(call.path, tensor) for call in self.calls for tensor in call.outputs if tensor.requires_grad]
