@@ -296,9 +296,7 @@ def test_mistakes_are_one_clear_error_each():
     frozen = build()
     for block in (0, 1):
         frozen.get_submodule(f"blocks.{block}.1").requires_grad_(False)
-    with pytest.raises(
-        ConfigError, match=r"requires_grad is off for all of attention's parameters \(blocks.0.1"
-    ):
+    with pytest.raises(ConfigError, match=r"requires_grad is off for all of attention's parameters \(blocks.0.1"):
         DelayedAttention(frozen, torch.optim.SGD(frozen.parameters(), lr=0.1), until=at_step(3))
     assert "held back (bypass)" in repr(delayed(model))
 

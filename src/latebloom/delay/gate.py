@@ -46,7 +46,7 @@ def enable_attention(model: nn.Module) -> None:
     """Enable the attention of a model that was loaded as it was during a delay."""
     for module in model.modules():
         owner = getattr(module.__dict__.get("forward"), "__self__", None)
-        if isinstance(owner, GatedForward):
+        if isinstance(owner, GatedForward | GatedResidual):
             owner.gate.value = 1.0
 
 

@@ -152,8 +152,8 @@ class _Comparison:
         """Return the inputs of a module; for one that takes token ids, what the embeddings inside it return."""
         if self.whole.first[path].inputs:
             return self.cut.first[path].inputs
-        inner = [name for name, call in self.whole.first.items() if is_inside(name, path) and not call.inputs]
-        return [tensor for name in inner if name != path for tensor in self.cut.first[name].outputs]
+        inner = {name for name, call in self.whole.first.items() if is_inside(name, path) and not call.inputs} - {path}
+        return [tensor for call in self.cut.calls if call.path in inner for tensor in call.outputs]
 
     def _has_lasting(self, path: str) -> bool:
         return any(is_inside(mixer, path) for mixer in self.lasting)
