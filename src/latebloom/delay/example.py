@@ -33,6 +33,19 @@ def call_with(model: nn.Module, example: Example) -> Callable[[], Any]:
     return lambda: model(*positional, **named)
 
 
+def wrapped(model: nn.Module) -> list[str]:
+    """Return the paths of a model and of the models that it is a wrapper of: a child with all its parameters."""
+    paths, path = [""], ""
+    while True:
+        module = model.get_submodule(path)
+        size = len(list(module.parameters()))
+        child = next((name for name, one in module.named_children() if len(list(one.parameters())) == size), None)
+        if child is None or isinstance(module.get_submodule(child), nn.ModuleList | nn.ModuleDict):
+            return paths
+        path = f"{path}.{child}" if path else child
+        paths.append(path)
+
+
 def guess(model: nn.Module) -> Callable[[], Any] | None:
     """Return a function that calls a model with a small input that it accepts; None if none was found."""
     with torch.inference_mode(False):  # inputs made in inference mode have no gradients

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -31,6 +31,20 @@ class Found:
     def matched(self) -> tuple[str, ...]:
         """The paths of the attention."""
         return tuple(one.path for one in self.attention)
+
+    def within(self, path: str) -> "Found":
+        """Return the same with the paths in a model that has this one at `path`."""
+        if not path:
+            return self
+
+        def full(inner: str) -> str:
+            return f"{path}.{inner}" if inner else path
+
+        return Found(
+            tuple(replace(one, path=full(one.path), modules=tuple(map(full, one.modules))) for one in self.attention),
+            {full(name): tuple(map(full, paths)) for name, paths in self.held.items()},
+            {full(name): reason for name, reason in self.passed_over.items()},
+        )
 
 
 def find_attention(

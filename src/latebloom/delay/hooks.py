@@ -13,8 +13,8 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from latebloom.delay.example import Example, call_with, guess
-from latebloom.delay.find import Found, Where, class_name, find_attention, has_gate
+from latebloom.delay.example import Example, call_with, guess, wrapped
+from latebloom.delay.find import Found, Where, chosen, class_name, find_attention, has_gate
 from latebloom.delay.gate import Gate, GatedForward, GatedResidual
 from latebloom.delay.observe import KINDS, Kind
 from latebloom.delay.policy import Delay, Hold, Stage, Switch, check_trigger, stage_at
@@ -77,28 +77,49 @@ class DelayedAttention:
         self._attached: list[Any] = []
         _delayed_models.add(model)
         try:
-            run = None if self._found is not None else guess(model) if example is None else call_with(model, example)
-            if self._found is None and run is None:
-                hook = model.register_forward_pre_hook(self._look_at_first_batch, with_kwargs=True, prepend=True)
-                self._attached.append(hook)
+            if self._found is not None:
+                self._begin()
+            elif example is not None:
+                self._look("", call_with(model, example))
             else:
-                self._look(run)
+                self._look_soon()
         except BaseException:
             self.remove()
             raise
 
-    def _look_at_first_batch(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        self._attached.pop(0).remove()
-        self._look(lambda: model(*args, **kwargs))
+    def _look_soon(self) -> None:
+        """Find attention with an input that the model, or the model in a wrapper, accepts; or else in its first call."""
+        paths = wrapped(self.model)
+        for path in paths:
+            run = guess(self.model.get_submodule(path))
+            if run is not None:
+                return self._look(path, run)
+        for path in paths:
 
-    def _look(self, run: Callable[[], Any] | None) -> None:
-        """Find attention with a pass over an example, and hold it back."""
-        if run is not None:
-            assert not isinstance(self._where, Found)
-            leaves_out = self.settings.hold in ("bypass", "ramp")
-            self._found = find_attention(
-                self.model, run, where=self._where, kinds=self._kinds, allow=self._allow, leaves_out=leaves_out
-            )
+            def look(module: nn.Module, args: Any, kwargs: Any, path: str = path) -> None:
+                if self._found is None:
+                    for handle in handles:
+                        handle.remove()
+                    self._look(path, lambda: module(*args, **kwargs))
+
+            module = self.model.get_submodule(path)
+            self._attached.append(module.register_forward_pre_hook(look, with_kwargs=True, prepend=True))
+        handles = list(self._attached)
+        return None
+
+    def _look(self, path: str, run: Callable[[], Any]) -> None:
+        """Find attention in a pass of the model at `path`, and hold it back."""
+        assert not isinstance(self._where, Found)
+        model, where = self.model.get_submodule(path), self._where
+        if where is not None:
+            names = chosen(self.model, where)
+            where = [name.removeprefix(f"{path}.") if path else name for name in names]
+        leaves_out = self.settings.hold in ("bypass", "ramp")
+        found = find_attention(model, run, where=where, kinds=self._kinds, allow=self._allow, leaves_out=leaves_out)
+        self._found = found.within(path)
+        self._begin()
+
+    def _begin(self) -> None:
         self._hold(self.found)
         self._attach()
         self._set_gate()
