@@ -122,7 +122,8 @@ def test_a_model_without_or_with_nothing_but_attention_is_refused():
     assert list(delay.found.matched) == ["model.layers.2.self_attn"]
 
 
-def test_attention_without_a_residual_path_is_refused_with_the_reason():
+def test_a_block_of_attention_and_mlp_that_layers_share_is_held_as_one():
+    """Zamba2 adds to the stream what comes out of a whole block, and several layers call the same one."""
     model = build(
         "zamba2",
         layers_block_type=["mamba", "hybrid", "mamba", "hybrid"],
@@ -136,8 +137,17 @@ def test_attention_without_a_residual_path_is_refused_with_the_reason():
         attention_hidden_size=64,
     )
     before = logits(model)
-    with pytest.raises(ConfigError, match="has no residual path of its own in Zamba2AttentionDecoderLayer"):
-        delayed(model)
+    delay = delayed(model)
+    without = logits(model)
+    assert not torch.equal(before, without)
+    with torch.no_grad():
+        for parameter in delay.parameters().values():
+            parameter.mul_(2.0)
+    assert torch.equal(logits(model), without)
+    with torch.no_grad():
+        for parameter in delay.parameters().values():
+            parameter.div_(2.0)
+    delay.remove()
     assert torch.equal(logits(model), before)
 
 

@@ -42,7 +42,7 @@ def test_a_checkpoint_folder(checkpoint):
     for words in (
         "OlmoHybridForCausalLM", "model.layers.{0,2}.linear_attn", "model.layers.{1,3}.self_attn", "2 x 3,120",
         "gated behind post_attention_layernorm", f"Weights: those in {checkpoint}.", "recurrence 11,552 (28.4%)",
-        "would delay 2 parts with 6,240 parameters", "With attention disabled, a token influences the outputs up to",
+        "would delay 4 parts with 6,304 parameters", "With attention disabled, a token influences the outputs up to",
     ):  # fmt: skip
         assert words in said
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import nn
 
+from latebloom.delay.example import Example, call_with, guess, libraries_of, wrapped
 from latebloom.delay.observe import KINDS, Attention, Kind, Observation, observe
 from latebloom.delay.record import is_inside
-from latebloom.errors import ConfigError, unknown
+from latebloom.errors import ConfigError, first_line, unknown
 
 Where = Callable[[str, nn.Module], bool] | Sequence[str]
 """The modules to hold back instead of those found: a predicate on (name, module), or the names themselves."""
@@ -26,6 +27,8 @@ class Found:
     """For each attention, by its path, the modules whose parameters are held back."""
     passed_over: dict[str, str]
     """Other modules that mix tokens, with what they are."""
+    refusals: tuple[tuple[str, str], ...] = ()
+    """Why it cannot be held back, each with the word of `ALLOW` that allows it, or an empty one."""
 
     @property
     def matched(self) -> tuple[str, ...]:
@@ -44,52 +47,85 @@ class Found:
             tuple(replace(one, path=full(one.path), modules=tuple(map(full, one.modules))) for one in self.attention),
             {full(name): tuple(map(full, paths)) for name, paths in self.held.items()},
             {full(name): reason for name, reason in self.passed_over.items()},
+            self.refusals,
         )
+
+    def check(self, allow: Collection[str]) -> None:
+        """Raise if the attention cannot be held back; warn if it is allowed nevertheless."""
+        for word in allow:
+            if word not in ALLOW:
+                raise unknown("allow", word, ALLOW)
+        for word, reason in self.refusals:
+            if word not in allow:
+                raise ConfigError(f"delay: {reason}")
+            warnings.warn(f"delay: {reason}", stacklevel=4)
 
 
 def find_attention(
     model: nn.Module,
-    run: Callable[[], Any],
+    example: Example | None = None,
     *,
     where: Where | None = None,
     kinds: Collection[Kind] = KINDS,
-    allow: Collection[str] = (),
     leaves_out: bool = True,
-) -> Found:
-    """Return the attention of a model, as a pass that `run` makes shows it; raise if it cannot be held back.
+) -> Found | None:
+    """Return the attention of a model, as a pass over an example shows it; None if no input for it can be guessed.
 
     `leaves_out` says whether attention will be left out; if it will only be frozen, less can go wrong.
     """
-    declared = declared_attention(model) if where is None else chosen(model, where)
-    names = {path: bodies_of(model, path) for path in declared}
+    if example is not None:
+        return examine(model, "", call_with(model, example), where, kinds, leaves_out)
+    for path in wrapped(model):
+        run = guess(model.get_submodule(path))
+        if run is not None:
+            return examine(model, path, run, where, kinds, leaves_out)
+    return None
+
+
+def examine(
+    model: nn.Module,
+    path: str,
+    run: Callable[[], Any],
+    where: Where | None = None,
+    kinds: Collection[Kind] = KINDS,
+    leaves_out: bool = True,
+) -> Found:
+    """Return the attention of a model, as a pass that `run` makes through the part at `path` shows it."""
+    root = model.get_submodule(path)
+    if where is None:
+        named = [name for name, module in root.named_modules() if has_gate(module)]
+    else:
+        named = [name.removeprefix(f"{path}.") if path else name for name in _chosen(model, where)]
+    named = [f"{name}.body" if has_gate(root.get_submodule(name)) else name for name in named]
     try:
-        seen = observe(model, run, kinds if where is None else (), [body for _, body in names.items()])
-    except ConfigError:
-        raise
+        seen = observe(root, run, kinds if where is None else (), named)
     except Exception as error:  # models of other libraries raise anything
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ConfigError(f"example: the forward pass of {type(model).__name__} failed: {reason}") from error
-    found = _collect(model, seen)
-    for refusal, reason in _refusals(model, seen, found, leaves_out, is_chosen=where is not None):
-        if refusal not in allow:
-            raise ConfigError(f"delay: {reason}")
-        warnings.warn(f"delay: {reason}", stacklevel=4)
-    return found
+        raise ConfigError(f"example: the forward pass of {type(root).__name__} failed: {first_line(error)}") from error
+    found = _collect(root, seen)
+    refusals = tuple(_refusals(root, seen, found, leaves_out, is_chosen=where is not None))
+    return replace(found, refusals=refusals).within(path)
 
 
-def declared_attention(model: nn.Module) -> list[str]:
-    """Return the parts that say themselves that they are attention, as in this package's models."""
-    return [name for name, module in model.named_modules() if has_gate(module)]
+def look_at_names(model: nn.Module) -> Found:
+    """Return the attention of a model that cannot be called, by what is known of the names in its library."""
+    attention, passed_over = list[str](), dict[str, str]()
+    for name, module in model.named_modules():
+        reasons = (library.classify(model, name, module) for library in libraries_of(model))
+        reason = next((reason for reason in reasons if reason is not None), None)
+        if reason == "" and not any(is_inside(name, one) for one in attention):
+            attention.append(name)
+        elif reason:
+            passed_over[name] = reason
+    found = Found(
+        tuple(Attention(name, (name,)) for name in attention), {name: (name,) for name in attention}, passed_over
+    )
+    seen = Observation(found.attention, {}, tuple(passed_over), (), ())
+    return replace(found, refusals=tuple(_refusals(model, seen, found, leaves_out=False, is_chosen=False)))
 
 
 def has_gate(module: nn.Module) -> bool:
     """Return whether a module is a residual part of this package's models with attention as its body."""
     return getattr(module, "role", None) == "attention" and hasattr(module, "gate")
-
-
-def bodies_of(model: nn.Module, path: str) -> str:
-    """Return the module inside a part whose output is added to the stream; the module itself if it has no gate."""
-    return f"{path}.body" if has_gate(model.get_submodule(path)) else path
 
 
 def class_name(module: nn.Module) -> str:
@@ -98,7 +134,7 @@ def class_name(module: nn.Module) -> str:
     return type(body if hasattr(module, "role") and isinstance(body, nn.Module) else module).__name__
 
 
-def chosen(model: nn.Module, where: Where) -> list[str]:
+def _chosen(model: nn.Module, where: Where) -> list[str]:
     """Return the names that `where` stands for."""
     modules = dict(model.named_modules())
     if not callable(where):
@@ -150,7 +186,7 @@ def _mixes(seen: Observation, path: str) -> bool:
 def _refusals(
     model: nn.Module, seen: Observation, found: Found, leaves_out: bool, is_chosen: bool
 ) -> list[tuple[str, str]]:
-    """Return the reasons to refuse a model, each with the word that allows it, if one does."""
+    """Return the reasons to refuse a model, for `Found.refusals`."""
     kind = type(model).__name__
     if not found.attention:
         others = [f"{name}: {reason}" for name, reason in found.passed_over.items()][:4] or ["nothing mixes tokens"]

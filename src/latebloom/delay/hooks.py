@@ -7,14 +7,15 @@ ones, passes `automatic=False` and calls `delay.before_step()` before clipping a
 """
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
-from latebloom.delay.example import Example, call_with, guess, wrapped
-from latebloom.delay.find import Found, Where, chosen, class_name, find_attention, has_gate
+from latebloom.delay.example import Example, wrapped
+from latebloom.delay.find import Found, Where, class_name, examine, find_attention, has_gate
 from latebloom.delay.gate import Gate, GatedForward, GatedResidual
 from latebloom.delay.observe import KINDS, Kind
 from latebloom.delay.policy import Delay, Hold, Stage, Switch, check_trigger, stage_at
@@ -71,55 +72,49 @@ class DelayedAttention:
         self._gate, self._ramp = Gate(), None
         self._optimizers = _unwrapped(optimizer)
         self._stepped: set[int] = set()
-        self._where, self._kinds, self._allow = where, kinds, allow
-        self._found: Found | None = where if isinstance(where, Found) else None
+        self._found = where if isinstance(where, Found) else None
+        self._where = None if isinstance(where, Found) else where
+        self._kinds, self._allow = kinds, allow
         self._parameters: dict[str, nn.Parameter] = {}
         self._attached: list[Any] = []
         _delayed_models.add(model)
         try:
+            if self._found is None:
+                self._found = find_attention(
+                    model, example, where=self._where, kinds=kinds, leaves_out=self._leaves_out
+                )
             if self._found is not None:
                 self._begin()
-            elif example is not None:
-                self._look("", call_with(model, example))
             else:
-                self._look_soon()
+                self._look_at_first_call()
         except BaseException:
             self.remove()
             raise
 
-    def _look_soon(self) -> None:
-        """Find attention with an input that the model, or the model in a wrapper, accepts; or else in its first call."""
-        paths = wrapped(self.model)
-        for path in paths:
-            run = guess(self.model.get_submodule(path))
-            if run is not None:
-                return self._look(path, run)
-        for path in paths:
+    @property
+    def _leaves_out(self) -> bool:
+        return self.settings.hold in ("bypass", "ramp")
 
-            def look(module: nn.Module, args: Any, kwargs: Any, path: str = path) -> None:
+    def _look_at_first_call(self) -> None:
+        """Find attention when the model, or the model that it is a wrapper of, is called for the first time."""
+        for path in wrapped(self.model):
+
+            def see(module: nn.Module, args: Any, kwargs: Any, path: str = path) -> None:
                 if self._found is None:
                     for handle in handles:
                         handle.remove()
-                    self._look(path, lambda: module(*args, **kwargs))
+                    run = partial(module, *args, **kwargs)
+                    self._found = examine(self.model, path, run, self._where, self._kinds, self._leaves_out)
+                    self._begin()
 
             module = self.model.get_submodule(path)
-            self._attached.append(module.register_forward_pre_hook(look, with_kwargs=True, prepend=True))
+            self._attached.append(module.register_forward_pre_hook(see, with_kwargs=True, prepend=True))
         handles = list(self._attached)
-        return None
-
-    def _look(self, path: str, run: Callable[[], Any]) -> None:
-        """Find attention in a pass of the model at `path`, and hold it back."""
-        assert not isinstance(self._where, Found)
-        model, where = self.model.get_submodule(path), self._where
-        if where is not None:
-            names = chosen(self.model, where)
-            where = [name.removeprefix(f"{path}.") if path else name for name in names]
-        leaves_out = self.settings.hold in ("bypass", "ramp")
-        found = find_attention(model, run, where=where, kinds=self._kinds, allow=self._allow, leaves_out=leaves_out)
-        self._found = found.within(path)
-        self._begin()
+        # A step before that call would train attention: asking what was found raises.
+        self._attached += [one.register_step_pre_hook(lambda *_: self.found and None) for one in self._optimizers]
 
     def _begin(self) -> None:
+        self.found.check(self._allow)
         self._hold(self.found)
         self._attach()
         self._set_gate()
@@ -133,13 +128,15 @@ class DelayedAttention:
             held = [modules[path] for path in found.held[one.path]]
             for path in one.modules:
                 self._attached.append(GatedForward(modules[path], self._gate, held, path == one.modules[-1]))
-        for paths in found.held.values():
-            for path in paths:
-                self._parameters |= {
-                    f"{path}.{name}": parameter
-                    for name, parameter in modules[path].named_parameters()
-                    if parameter.requires_grad
-                }
+        named = {
+            f"{path}.{name}": parameter
+            for paths in found.held.values()
+            for path in paths
+            for name, parameter in modules[path].named_parameters()
+            if parameter.requires_grad
+        }
+        names = {id(parameter): name for name, parameter in reversed(named.items())}  # the first, if weights are tied
+        self._parameters = {name: parameter for name, parameter in named.items() if names[id(parameter)] == name}
         if not self._parameters:
             names = ", ".join(found.matched[:4])
             raise ConfigError(f"delay: requires_grad is off for all of attention's parameters ({names})")

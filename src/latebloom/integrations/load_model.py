@@ -105,7 +105,9 @@ def _transformers_model(data: dict[str, Any], file: Path, folder: Path | None) -
     kinds = transformers.CONFIG_MAPPING
     if data["model_type"] not in kinds:
         error = unknown(f"inspect: {file}: model_type", data["model_type"], kinds)
-        raise ConfigError(f"{str(error).partition('choices: ')[0].rstrip('; ')}; this Transformers has {len(kinds)}")
+        raise ConfigError(
+            f"{str(error).partition('choices: ')[0].rstrip('; ')}; this Transformers has {len(kinds.keys())}"
+        )
     try:
         local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         config = transformers.AutoConfig.from_pretrained(file, **local)  # reads infinity as Transformers writes it

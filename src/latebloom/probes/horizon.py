@@ -8,13 +8,13 @@ Shapes: T tokens, V vocabulary.
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from latebloom.delay.find import Where
+from latebloom.delay.find import Found, Where, find_attention
 from latebloom.delay.hooks import DelayedAttention
 from latebloom.delay.triggers import at_step
 from latebloom.errors import ConfigError, require
@@ -59,7 +59,7 @@ class Horizon:
 
 def memory_horizon(
     model: nn.Module,
-    where: Where | None = None,
+    where: Where | Found | None = None,
     example: Mapping[str, Any] | None = None,
     *,
     length: int = 128,
@@ -84,14 +84,14 @@ def memory_horizon(
     if isinstance(longest, int) and longest >= 2:
         length = min(length, longest)
     check_untouched(model)
-    names = where if where is not None else list(survey(model).matched)
+    found = where if isinstance(where, Found) else find_attention(model, example, where=where, leaves_out=False)
     device = next(model.parameters()).device
     random = torch.Generator().manual_seed(seed)
     influence = torch.zeros(length, dtype=torch.float64)
     with evaluating(model), torch.no_grad(), ExitStack() as undo:
-        if callable(names) or names:
-            delay = DelayedAttention(model, until=at_step(1), automatic=False, where=names, example=example)
-            undo.callback(delay.remove)
+        if found is not None and found.attention:
+            allowed = replace(found, refusals=())
+            undo.callback(DelayedAttention(model, until=at_step(1), automatic=False, where=allowed).remove)
         for _ in range(sequences):
             tokens = torch.randint(vocabulary, (length,), generator=random)
             changed = tokens.clone()

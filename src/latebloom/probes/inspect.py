@@ -8,15 +8,15 @@ from typing import Any, Literal
 
 from torch import nn
 
-from latebloom.delay.find import Where, class_name, find_attention, has_gate
+from latebloom.delay.find import Found, Where, class_name, find_attention, has_gate, look_at_names
+from latebloom.delay.observe import Attention
+from latebloom.delay.record import is_inside
 from latebloom.errors import ConfigError
 from latebloom.probes.horizon import Horizon, check_untouched, memory_horizon
 
 Example = Mapping[str, Any] | None
 Kind = Literal["attention", "recurrence", "other"]
 KINDS: tuple[Kind, ...] = ("attention", "recurrence", "other")
-LINEAR = ("Linear", "Lightning", "Delta", "Rwkv", "Retention")
-"""Class names that end in Attention and contain one of these words are recurrences."""
 _NUMBER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
 
 
@@ -108,80 +108,66 @@ def inspect(model: nn.Module, where: Where | None = None, example: Example = Non
     A model that would be refused is not an error here: the reason is in `refusal`. `where` and `example` are those of
     `DelayedAttention`; `horizon` measures the memory horizon, which takes a few passes over 128 tokens.
     """
-    seen = survey(model)
-    refusal: str | None = None
+    found, refusal = Found((), {}, {}), None
     try:
-        held = find_attention(model, where).matched
+        found = _look(model, where, example)
+        refusal = f"delay: {found.refusals[0][1]}" if found.refusals else None
     except ConfigError as error:
-        held, refusal = {}, str(error)
-    kinds: dict[str, Kind] = {name: _kind(model.get_submodule(name)) for name in seen.passed_over}
-    kinds |= dict.fromkeys([*seen.matched, *held], "attention")
-    notes = seen.passed_over | dict.fromkeys(set(seen.matched) - set(held), "" if refusal else "not named by `where`")
-    for name, module in held.items():
-        notes[name], reason = _place(model, name, module, example)
-        refusal = refusal or reason
-    rows = tuple(_rows(model, kinds, notes, set() if refusal else set(held)))
+        refusal = str(error)
+    rows = tuple(_rows(model, found, is_refused=refusal is not None))
     measured = no_horizon = None
     if horizon:
-        chosen = list(held) if where is not None and held else None
         try:
-            measured = memory_horizon(model, chosen, example)
+            measured = memory_horizon(model, found, example)
         except Exception as error:  # models of other libraries may raise anything on unexpected tokens
             no_horizon = _one_line(error)
     return Inspection(type(model).__name__, rows, refusal, measured, no_horizon)
 
 
-def _place(model: nn.Module, name: str, module: nn.Module, example: Example) -> tuple[str, str | None]:
-    """Return where the gate of an attention module would be, and the reason if there cannot be one."""
-    if has_gate(module):
-        return "has its own gate", None
-    example = example_of(model) if example is None else example
-    if example is None:
-        return "gated at its output; give an `example` to test that", None
-    try:
-        check_untouched(model)
-    except ConfigError as error:
-        return f"gated at its output; not tested: {_one_line(error).removeprefix('horizon: ')}", None
-    try:
-        norm = find_norm_after(model, name, module, example)
-    except Exception as error:  # as above; the delay would raise the same error
-        return "refused: see below", _one_line(error)
-    return ("gated at its output" if norm is None else f"gated behind {norm[0].rpartition('.')[2]}"), None
+def _look(model: nn.Module, where: Where | None, example: Example) -> Found:
+    if any(parameter.is_meta for parameter in model.parameters()):
+        return look_at_names(model)
+    check_untouched(model)
+    found = find_attention(model, example, where=where)
+    if found is None:
+        raise ConfigError(
+            f"delay: no input for {type(model).__name__} could be guessed, so what it does is not known; give `example`"
+        )
+    return found
 
 
-def _kind(module: nn.Module) -> Kind:
-    """Return the kind of a mixer that is not delayed: a recurrence, or softmax attention that is not causal."""
-    name = type(module).__name__
-    # Causal attention is passed over only if the configuration calls its layer a recurrence.
-    is_recurrence = not name.endswith("Attention") or getattr(module, "is_causal", None) is True
-    return "recurrence" if is_recurrence or any(word in name for word in LINEAR) else "attention"
-
-
-def _rows(model: nn.Module, kinds: dict[str, Kind], notes: dict[str, str], held: set[str]) -> Iterator[Row]:
-    """Yield a row for each mixer and each other part with parameters, in the order of the model."""
+def _rows(model: nn.Module, found: Found, is_refused: bool) -> Iterator[Row]:
+    """Yield a row for each mixer, each other part that is held back, and the rest, in the order of the model."""
     modules = dict(model.named_modules())
-    mixers = [name for name in modules if name in kinds]
+    kinds: dict[str, Kind] = {}
+    notes = dict(found.passed_over)
+    for name, reason in found.passed_over.items():
+        kinds[name] = "attention" if "attention, which" in reason else "recurrence"
+    held = {name: one.path for one in found.attention for name in found.held[one.path]}
+    for name, path in held.items():
+        kinds[name], notes[name] = "attention", "" if name == path else f"acts through {path.rpartition('.')[2]} alone"
+    for one in found.attention:
+        if one.path in held:
+            notes[one.path] = _place(modules, one)
     counted: set[int] = set()
-
-    def is_above_mixer(name: str) -> bool:
-        return any(mixer != name and (not name or mixer.startswith(f"{name}.")) for mixer in mixers)
 
     def count(module: nn.Module, recurse: bool) -> int:
         fresh = {id(p): p.numel() for p in module.parameters(recurse) if id(p) not in counted}
         counted.update(fresh)
         return sum(fresh.values())
 
-    # A delayed part inside another mixer is counted separately, and first.
-    inner = {name: count(modules[name], True) for name in mixers if name in held}
+    # A held part inside another mixer is counted separately, and first.
+    inner = {name: count(modules[name], True) for name in kinds if name in held}
     shown: list[str] = []
     for name, module in modules.items():
-        if any(not above or name.startswith(f"{above}.") for above in shown) and name not in held:
+        if any(is_inside(name, above) for above in shown) and name not in held:
             continue
         if name in kinds:
             shown.append(name)
             size = inner[name] if name in inner else count(module, True)
-            yield Row(name, kinds[name], class_name(module), size, name in held, notes.get(name, ""))
-        elif is_above_mixer(name) or (not name and mixers == []):
+            is_held = name in held and not is_refused
+            yield Row(name, kinds[name], class_name(module), size, is_held, notes.get(name, ""))
+        elif any(is_inside(mixer, name) for mixer in kinds) or (not name and not kinds):
             if own := count(module, False):
                 yield Row(name, "other", class_name(module), own, False, "parameters of its own")
         elif any(True for _ in module.parameters()):
@@ -189,6 +175,13 @@ def _rows(model: nn.Module, kinds: dict[str, Kind], notes: dict[str, str], held:
             size = count(module, True)
             note = "" if size else "shares its weights with another part"
             yield Row(name, "other", class_name(module), size, False, note)
+
+
+def _place(modules: dict[str, nn.Module], attention: Attention) -> str:
+    if has_gate(modules[attention.path]):
+        return "has its own gate"
+    last = attention.modules[-1]
+    return "gated at its output" if last == attention.path else f"gated behind {last.rpartition('.')[2]}"
 
 
 def _one_line(error: Exception) -> str:
