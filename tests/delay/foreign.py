@@ -67,6 +67,50 @@ class HandWrittenRecurrence(nn.Module):
         return torch.stack(states, 1)
 
 
+class ShortConvolution(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(WIDTH, WIDTH, 3, padding=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x.mT)[..., : x.shape[1]].mT
+
+
+class ConvolvedRecurrence(HandWrittenRecurrence):
+    """A recurrence behind a short convolution, as in Mamba."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = ShortConvolution()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.convolution(x))
+
+
+class Streams(nn.Module):
+    """Several residual streams that are mixed at each token, as hyper-connections do, around other blocks."""
+
+    def __init__(self, streams: int, *blocks: nn.Module) -> None:
+        super().__init__()
+        self.streams, self.blocks = streams, nn.ModuleList(blocks)
+        self.connections = nn.ModuleList(Connection(streams) for _ in blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.unsqueeze(-2).repeat(1, 1, self.streams, 1)  # (B, T, streams, D)
+        for block, connection in zip(self.blocks, self.connections, strict=True):
+            x = connection(x) + block(x.mean(-2)).unsqueeze(-2)
+        return x.mean(-2)
+
+
+class Connection(nn.Module):
+    def __init__(self, streams: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(streams, streams))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight @ x
+
+
 class Experts(nn.Module):
     """A mixture of experts: its router has a softmax that is not over tokens."""
 
@@ -76,6 +120,25 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return (self.router(x).softmax(-1)[..., None] * self.experts(x).unflatten(-1, (-1, WIDTH))).sum(-2)
+
+
+class MaskedExperts(Experts):
+    """Experts whose router masks all but the best before its softmax, as in Phi-MoE."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.router(x)
+        shares = scores.masked_fill(scores < scores.amax(-1, keepdim=True), -torch.inf).softmax(-1)
+        return (shares[..., None] * self.experts(x).unflatten(-1, (-1, WIDTH))).sum(-2)
+
+
+class SlidingAttention(CausalSelfAttention):
+    """Attention to the last two tokens, with its softmax written out."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = heads_of(self.c_attn(x))
+        near = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril().triu(-1)
+        weights = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~near, -torch.inf).softmax(-1)
+        return self.c_proj((weights @ v).transpose(1, 2).flatten(2))
 
 
 class Residual(nn.Module):

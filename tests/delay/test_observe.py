@@ -7,16 +7,21 @@ import torch
 from foreign import (
     CausalSelfAttention,
     ConvolvedAttention,
+    ConvolvedRecurrence,
     EncoderDecoder,
     Experts,
     GatedByRecurrence,
     HandWrittenRecurrence,
     Inline,
     LanguageModel,
+    MaskedExperts,
     Mixer,
     Parallel,
     Residual,
     SequenceToSequence,
+    ShortConvolution,
+    SlidingAttention,
+    Streams,
     TorchAttention,
     WithoutResidual,
     gru,
@@ -38,8 +43,10 @@ def summary(model: nn.Module) -> dict[str, tuple[str, ...]]:
     return {one.path: one.modules for one in seen(model).attention}
 
 
-@pytest.mark.parametrize("attention", [CausalSelfAttention, Mixer, TorchAttention, ConvolvedAttention])
-@pytest.mark.parametrize("recurrence", [gru, HandWrittenRecurrence])
+@pytest.mark.parametrize(
+    "attention", [CausalSelfAttention, SlidingAttention, Mixer, TorchAttention, ConvolvedAttention]
+)
+@pytest.mark.parametrize("recurrence", [gru, HandWrittenRecurrence, ConvolvedRecurrence])
 def test_attention_is_found_by_the_functions_it_calls(
     attention: Callable[[], nn.Module], recurrence: Callable[[], nn.Module]
 ) -> None:
@@ -50,8 +57,30 @@ def test_attention_is_found_by_the_functions_it_calls(
     assert found.starved == ("blocks.1.norm",)
 
 
-def test_a_softmax_over_experts_is_not_attention_even_if_there_are_as_many_as_tokens() -> None:
-    found = seen(LanguageModel(Residual(gru()), Residual(Experts(TOKENS.shape[1])), Residual(Mixer())))
+def test_short_convolutions_in_a_row_are_not_a_recurrence() -> None:
+    found = seen(LanguageModel(*(Residual(ShortConvolution()) for _ in range(4)), Residual(Mixer())))
+    assert found.mixers == tuple(f"blocks.{i}.body.conv" for i in range(4))
+
+
+def test_projections_that_begin_at_zero_hide_nothing() -> None:
+    model = LanguageModel(Residual(nn.Sequential(HandWrittenRecurrence(), nn.Linear(16, 16))), Residual(Mixer()))
+    usual = seen(model)
+    for name in ("blocks.0.body.1", "blocks.1.body.c_attn", "blocks.1.body.c_proj"):
+        nn.init.zeros_(model.get_parameter(f"{name}.weight"))
+    assert seen(model) == usual
+    assert not model.get_parameter("blocks.1.body.c_proj.weight").any()
+
+
+def test_parallel_residual_streams_are_not_tokens() -> None:
+    found = seen(LanguageModel(Streams(4, Residual(gru()), Residual(Mixer()))))
+    assert [one.path for one in found.attention] == ["blocks.0.blocks.1.body"]
+    assert found.mixers == ("blocks.0.blocks.0.body",)
+
+
+@pytest.mark.parametrize("experts", [Experts, MaskedExperts])
+@pytest.mark.parametrize("number", [2, TOKENS.shape[1]])
+def test_a_softmax_over_experts_is_not_attention(experts: Callable[[int], nn.Module], number: int) -> None:
+    found = seen(LanguageModel(Residual(gru()), Residual(experts(number)), Residual(Mixer())))
     assert [one.path for one in found.attention] == ["blocks.2.body"]
 
 
@@ -117,7 +146,7 @@ def test_activation_checkpointing_hides_nothing(reentrant: bool) -> None:
 def test_the_model_is_left_as_it_was() -> None:
     model = LanguageModel(nn.Sequential(Residual(gru()), nn.Dropout(0.5)), Residual(Mixer()))
     model.register_buffer("calls", torch.zeros(()))
-    model.register_forward_hook(lambda module, *_: module.calls.add_(1))
+    model.register_forward_hook(lambda module, *_: module.get_buffer("calls").add_(1))
     model.embedding.weight.requires_grad_(False)
     model.blocks[0].eval()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

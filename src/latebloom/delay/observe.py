@@ -12,12 +12,14 @@ The decision goes by behaviour, not by the names of classes. Two passes over one
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from latebloom.delay.record import Call, Event, Recording, depends, is_inside, tokens_behind
+from latebloom.delay.record import Call, Event, Recording, depends, is_inside, random_sum, tokens_behind
 
 Kind = Literal["self", "cross", "sliding"]
 KINDS: tuple[Kind, ...] = ("self", "cross", "sliding")
@@ -85,9 +87,10 @@ class _Comparison:
     def __init__(self, model: nn.Module, whole: Recording, cut: Recording) -> None:
         self.modules, self.whole, self.cut = dict(model.named_modules()), whole, cut
         self._connected: dict[str, bool] = {}
+        self._reaches: dict[str, Fraction] = {}
         self.mixers = self._find_mixers()
         # Mixers that reach over the whole example. Others, such as short convolutions, may be part of attention.
-        self.lasting = [path for path in self.mixers if not self._is_local(path)]
+        self.lasting = [path for path in self.mixers if self._reach(path) == 1]
 
     def result(self, found: dict[int, Kind], left_out: list[int], named: Collection[str]) -> Observation:
         attention = self._find_attention(found, left_out, named)
@@ -158,11 +161,15 @@ class _Comparison:
     def _has_lasting(self, path: str) -> bool:
         return any(is_inside(mixer, path) for mixer in self.lasting)
 
-    def _is_local(self, path: str) -> bool:
-        module, call = self.modules[path], self.cut.first[path]
-        if isinstance(module, nn.Conv1d):  # tokens are its last axis
-            return max(module.kernel_size) < max(tensor.shape[-1] for tensor in call.inputs)
-        return _is_local(call)
+    def _reach(self, path: str) -> Fraction:
+        """Return over how much of the example a module mixes tokens, from 0 to 1."""
+        if path not in self._reaches:
+            module, call = self.modules[path], self.cut.first[path]
+            reach = (
+                _convolution_reach(module, call) if isinstance(module, nn.Conv1d) else _reach(call, self._sources(""))
+            )
+            self._reaches[path] = min(Fraction(1), reach)
+        return self._reaches[path]
 
     def _find_mixers(self) -> list[str]:
         mixing, still = list[str](), list[str]()
@@ -170,28 +177,37 @@ class _Comparison:
             module = self.modules[path]
             if isinstance(module, POINTWISE) or any(is_inside(path, one) for one in still):
                 continue
-            if max(module.kernel_size) > 1 if isinstance(module, nn.Conv1d) else _mixes(call):
+            if max(module.kernel_size) > 1 if isinstance(module, nn.Conv1d) else _mixes(call, self._sources("")):
                 mixing.append(path)
-            elif call.inputs and call.outputs and not _mixes(self.whole.first[path]):
+            elif call.inputs and call.outputs and not _mixes(self.whole.first[path], []):
                 still.append(path)  # nothing inside it mixes tokens either
-        return [path for path in mixing if not any(is_inside(one, path) and one != path for one in mixing)]
+        found = list[str]()
+        for path in reversed(mixing):  # the innermost first
+            inner = [one for one in found if is_inside(one, path)]
+            reached = sum(self._reach(call.path) for call in self.cut.calls if call.path in inner)
+            if not inner or self._reach(path) == 1 > reached:  # it mixes tokens itself
+                found = [one for one in found if one not in inner] + [path]
+        return found[::-1]
 
 
 def _is_over_tokens(event: Event) -> bool:
     """Return whether two inputs of a softmax depend on different tokens of some module around it."""
-    one, two = _two_scores(event, [tensor for call in event.stack for tensor in call.inputs])
-    return any(a is not None and b is not None and not torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    scores = _scores(event, [tensor for call in event.stack for tensor in call.inputs])
+    pairs = [pair for two in pairwise(scores) for pair in zip(*two, strict=True)]
+    return any(a is not None and b is not None and not torch.equal(a, b) for a, b in pairs)
 
 
-def _two_scores(event: Event, inputs: list[Tensor]) -> list[list[Tensor | None]]:
-    """Return on which tokens two inputs of a softmax depend that share their query."""
+def _scores(event: Event, inputs: list[Tensor]) -> list[list[Tensor | None]]:
+    """Return on which tokens some inputs of a softmax with the same query depend, without those that are masked."""
     scores, dim = event.inputs[0], event.dim
     assert dim is not None
-    index = [size - 1 for size in scores.shape]  # the last query may attend to all keys
+    index, size = [size - 1 for size in scores.shape], scores.shape[dim]  # the last query may attend to all keys
     found = []
-    for key in (index[dim] // 2, index[dim]):
+    for key in sorted({0, size // 2, size - 2, size - 1}):
         index[dim] = key
-        found.append(tokens_behind(scores[tuple(index)], inputs))
+        tokens = tokens_behind(scores[tuple(index)], inputs)
+        if any(support is not None and support.any() for support in tokens):
+            found.append(tokens)
     return found
 
 
@@ -203,16 +219,18 @@ def _kind(model: nn.Module, event: Event) -> Kind:
         if any(q is None and k is not None for q, k in zip(queries, keys, strict=True)):
             return "cross"
     elif call is not None:
-        one, two = _two_scores(event, call.inputs)
-        if any(a is not None and b is not None and torch.equal(a, b) for a, b in zip(one, two, strict=True)):
+        scores = _scores(event, call.inputs)[:2]
+        pairs = zip(*scores, strict=True) if len(scores) == 2 else []
+        if any(a is not None and b is not None and torch.equal(a, b) for a, b in pairs):
             return "cross"
     return "sliding" if _is_sliding(model, event) else "self"
 
 
 def _is_sliding(model: nn.Module, event: Event) -> bool:
     """Return whether the last query may not attend to the first key, or the module has a window."""
-    weights = event.mask if event.dim is None else event.output.detach()
+    weights = event.mask if event.dim is None else event.output
     if weights is not None and weights.shape[-1] > 1:
+        weights = weights.detach()  # a learned bias may be part of a mask
         first = weights[(-1,) * weights.ndim if weights.ndim < 2 else (*(0,) * (weights.ndim - 2), -1, 0)]
         if not bool(first) if event.dim is not None or weights.dtype == torch.bool else float(first) < -1e4:
             return True
@@ -220,40 +238,59 @@ def _is_sliding(model: nn.Module, event: Event) -> bool:
     return any(isinstance(window, int) and window > 0 for window in windows)
 
 
-def _mixes(call: Call) -> bool:
+def _mixes(call: Call, sources: list[Tensor]) -> bool:
     """Return whether an output of a module at one token depends on an input at another."""
-    return any(support.any() for support in _other_tokens(call, lambda size: size // 2))
+    return any(support.any() for support in _other_tokens(call, sources, lambda size: size // 2))
 
 
-def _is_local(call: Call) -> bool:
-    """Return whether no output of a mixer at one end of the example depends on an input at the other end."""
+def _reach(call: Call, sources: list[Tensor]) -> Fraction:
+    """Return how far from a token at an end of the example those are on which its output depends, from 0 to 1."""
+    reach = Fraction(0)
     for last in (False, True):
-        for support in _other_tokens(call, lambda size, last=last: last * (size - 1)):
-            index = [last * (size - 1) for size in support.shape]
+        for support in _other_tokens(call, sources, lambda size, last=last: last * (size - 1)):
             for axis, size in enumerate(support.shape):
-                opposite = [*index[:axis], (not last) * (size - 1), *index[axis + 1 :]]
-                if support[tuple(opposite)]:
-                    return False
-    return True
+                places = support.nonzero()[:, axis].tolist()
+                distances = [size - 1 - place if last else place for place in places]
+                reach = max(reach, Fraction(max(distances, default=0), max(size - 1, 1)))
+    return reach
 
 
-def _other_tokens(call: Call, at: Callable[[int], int]) -> Iterator[Tensor]:
-    """Yield on which other tokens of an input an output at one token depends, over all axes but the last."""
+def _convolution_reach(module: nn.Conv1d, call: Call) -> Fraction:
+    size = max(tensor.shape[-1] for tensor in call.inputs)  # tokens are its last axis
+    return Fraction((module.kernel_size[0] - 1) * module.dilation[0], max(size - 1, 1))
+
+
+def _other_tokens(call: Call, sources: list[Tensor], at: Callable[[int], int]) -> Iterator[Tensor]:
+    """Yield on which other tokens of an input an output at one token depends; True over all axes but the last."""
     for output in call.outputs:
         leading = output.shape[:-1]
         inputs = [tensor for tensor in call.inputs if tensor.shape[:-1] == leading]
         if leading and inputs:
             index = tuple(at(size) for size in leading)
             weights = torch.randn(output.shape[-1], generator=torch.Generator().manual_seed(0)).to(output)
-            for support in tokens_behind((output[index] * weights).sum(), inputs):
+            supports = tokens_behind((output[index] * weights).sum(), inputs)
+            for tensor, support in zip(inputs, supports, strict=True):
                 if support is not None:
                     support[index] = False
+                    for axis in range(len(index)):
+                        line = (*index[:axis], slice(None), *index[axis + 1 :])
+                        if support[line].any() and _is_one_token(sources, tensor[line]):
+                            support[line] = False
                     yield support
+
+
+def _is_one_token(sources: list[Tensor], line: Tensor) -> bool:
+    """Return whether the rows of a line depend on the same tokens, as parallel residual streams do."""
+    if not sources or any(len(line) in source.shape[:-1] for source in sources):
+        return False  # it may be the tokens, which all depend on each other in a model that is not causal
+    rows = (tokens_behind(random_sum([line[row]]), sources) for row in (0, -1))
+    pairs = zip(*rows, strict=True)
+    return all(one is two or (one is not None and two is not None and torch.equal(one, two)) for one, two in pairs)
 
 
 @contextmanager
 def _undisturbed(model: nn.Module) -> Iterator[None]:
-    """Run in evaluation mode; restore modes, buffers and random numbers afterwards."""
+    """Run in evaluation mode; restore modes, weights, buffers and random numbers afterwards."""
     modes = {module: module.training for module in model.modules()}
     frozen = [p for p in model.parameters() if p.is_floating_point() and not p.requires_grad]
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
@@ -262,7 +299,8 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
             model.eval()
             for parameter in frozen:
                 parameter.requires_grad_()
-            yield
+            with _without_zeros(model):
+                yield
     finally:
         for parameter in frozen:
             parameter.requires_grad_(False)
@@ -271,6 +309,20 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
         for name, buffer in model.named_buffers():
             if name in buffers:
                 buffer.data.copy_(buffers[name])
+
+
+@contextmanager
+def _without_zeros(model: nn.Module) -> Iterator[None]:
+    """Draw weights that are zero at random; a projection that begins at zero would hide what depends on it."""
+    weights = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
+    zeros = [(weight, weight.detach().clone()) for weight in weights if not weight.any()]
+    try:
+        for weight, _ in zeros:
+            nn.init.normal_(weight, std=0.02)
+        yield
+    finally:
+        for weight, value in zeros:
+            weight.data.copy_(value)
 
 
 @contextmanager

@@ -169,7 +169,7 @@ def depends(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
     return any(grad is not None and bool(grad.any()) for grad in gradients(random_sum(outputs), inputs))
 
 
-def tokens_behind(output: Tensor, inputs: Sequence[Tensor]) -> list[Tensor | None]:
+def tokens_behind(output: Tensor | None, inputs: Sequence[Tensor]) -> list[Tensor | None]:
     """Return for each input where, over all its axes but the last, a scalar depends on it."""
     return [None if grad is None else (grad != 0).any(-1) for grad in gradients(output, inputs)]
 
