@@ -7,15 +7,22 @@ The delay begins when training begins, is saved with every checkpoint and restor
 reporter that should show them after this one: `callbacks=[DelayedAttentionCallback(...), Reporter()]`.
 """
 
+import json
 import warnings
+from pathlib import Path
 from typing import Any
 
+from accelerate.state import AcceleratorState
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
 from latebloom.delay.triggers import AtTokens, WhenPlateau
 from latebloom.errors import ConfigError
 from latebloom.integrations.callback import DelayCallback
+from latebloom.integrations.weights import checksums, restore_weights
+
+SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM")
+"""Ways to train whose checkpoints have the model's own names, and whose weights no process holds alone."""
 
 
 class DelayedAttentionCallback(DelayCallback, TrainerCallback, ExportableState):
@@ -37,7 +44,11 @@ class DelayedAttentionCallback(DelayCallback, TrainerCallback, ExportableState):
         saved = callbacks.get(type(self).__name__)
         if state.global_step > 0 and saved is None:
             raise self._missing_state(state.global_step)
-        resumed = saved["attributes"]["delay_state"] if state.global_step > 0 else None
+        resumed = None
+        if state.global_step > 0:
+            resumed = saved["attributes"]["delay_state"]
+            folder = args.resume_from_checkpoint or f"{args.output_dir}/checkpoint-{state.global_step}"
+            restore_weights(parts["model"], saved["attributes"].get("weights", {}), Path(folder))
         self._begin(parts["model"], parts["optimizer"], state.max_steps, resumed)
 
     def on_pre_optimizer_step(
@@ -60,6 +71,10 @@ class DelayedAttentionCallback(DelayCallback, TrainerCallback, ExportableState):
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
         best = state.best_global_step if args.load_best_model_at_end else None
+        if best is not None and self.delay is not None:
+            folder = Path(str(state.best_model_checkpoint))
+            saved = json.loads((folder / "trainer_state.json").read_text())["stateful_callbacks"][type(self).__name__]
+            restore_weights(self.delay.model, saved["attributes"].get("weights", {}), folder)
         switch = None if self.delay is None else self.delay.switch_step
         if self.delay is None or best is None or switch is None or best >= switch:
             self._end()
@@ -73,4 +88,8 @@ class DelayedAttentionCallback(DelayCallback, TrainerCallback, ExportableState):
 
     def state(self) -> dict[str, Any]:
         """Return the state that Trainer saves in a checkpoint for this callback."""
-        return {"args": {}, "attributes": {"delay_state": None if self.delay is None else self.delay.state_dict()}}
+        if self.delay is None:
+            return {"args": {}, "attributes": {"delay_state": None}}
+        sharded = AcceleratorState().distributed_type in SHARDED
+        weights = {} if sharded else checksums(self.delay.model.state_dict())
+        return {"args": {}, "attributes": {"delay_state": self.delay.state_dict(), "weights": weights}}
