@@ -26,9 +26,8 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from transformers.configuration_utils import ALLOWED_ATTN_LAYER_TYPES
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from latebloom.delay.find import find_attention
+from latebloom.delay.find import look_at_names
 from latebloom.delay.observe import Observation, observe
-from latebloom.errors import ConfigError
 
 LAYERS = 4
 LARGEST = 2_000_000
@@ -73,8 +72,7 @@ class Row:
     seen: Observation | None = None
     seconds: float = 0.0
     matched: tuple[str, ...] = ()
-    refused: str = ""
-    """What `find_attention` says against the model."""
+    """The attention by the names of its classes."""
 
     @property
     def is_hybrid(self) -> bool:
@@ -142,11 +140,7 @@ def look(family: str, seconds: int = 20, **settings: Any) -> Row:
         return Row(family, f"{type(error).__name__}: {' '.join(str(error).split())}"[:200])
     finally:
         signal.alarm(0)
-    try:
-        matched, refused = tuple(find_attention(model, lambda: model(input_ids=TOKENS, use_cache=False)).matched), ""
-    except ConfigError as error:
-        matched, refused = (), str(error)
-    return Row(family, "", seen, spent, matched, refused)
+    return Row(family, "", seen, spent, look_at_names(model).matched)
 
 
 def _too_slow(*_: Any) -> None:
@@ -191,11 +185,11 @@ def _cells(row: Row) -> list[str]:
         _short(seen.starved),
         _short(seen.severed),
         f"{row.seconds:.1f}",
-        "the same" if found == list(row.matched) else _short(row.matched) if row.matched else "refused",
+        "the same" if found == list(row.matched) else _short(row.matched),
     ]
 
 
-HEADS = ("family", "hybrid", "attention", "what follows it", "mixers", "starved", "severed", "s", "find_attention")
+HEADS = ("family", "hybrid", "attention", "what follows it", "mixers", "starved", "severed", "s", "by names")
 
 
 def main(names: list[str]) -> None:
