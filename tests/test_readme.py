@@ -137,7 +137,7 @@ def test_the_report_page_names_the_columns_of_a_results_file():
 def test_the_python_of_your_model_works_as_printed(tmp_path):
     printed = python(blocks(PAGES["docs/your-model.md"], "python")[0], tmp_path)
     assert printed.startswith("DelayedAttention(held back (bypass)")
-    assert "attention  1.self_attn: MultiheadAttention" in printed
+    assert "attention  1.attention: MultiheadAttention" in printed
 
 
 def test_your_model_names_every_family_that_is_tested():

@@ -83,6 +83,10 @@ def snapshot(parameters: Any) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in parameters}
 
 
+def silent(module: nn.Module, args: Any, output: Any) -> Tensor:
+    return torch.zeros_like(output)
+
+
 def silence(model: nn.Module) -> None:
     """The oracle: attention whose last projection is zero adds nothing."""
     for module in model.modules():
@@ -93,7 +97,7 @@ def silence(model: nn.Module) -> None:
         elif isinstance(module, Inline) and module.output is not None:
             last = [module.output]
         elif isinstance(module, AdditiveAttention):
-            module.register_forward_hook(lambda module, args, output: torch.zeros_like(output))
+            module.register_forward_hook(silent)
             continue
         else:
             continue

@@ -94,7 +94,9 @@ class _Comparison:
 
     def result(self, found: dict[int, Kind], left_out: list[int], named: Collection[str]) -> Observation:
         attention = self._find_attention(found, left_out, named)
-        kept = {self.whole.events[index].stack[-1].path: found[index] for index in found if index not in left_out}
+        kept: dict[str, Kind] = {
+            self.whole.events[index].stack[-1].path: found[index] for index in found if index not in left_out
+        }
         inside = [path for one in attention for path in one.modules]
         mixers = [
             path
@@ -121,7 +123,7 @@ class _Comparison:
             chains[path] = [path] if path in named or not self._does_more(path) else []
         for path in reversed(events):  # a module that follows two of them belongs to the last
             self._extend(chains, path, [self.whole.events[index].output for index in events[path]])
-        functions = {
+        functions: dict[str, dict[str, Kind]] = {
             path: {self.whole.events[index].function: found[index] for index in events[path]} for path in events
         }
         return [
