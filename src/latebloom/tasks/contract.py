@@ -4,7 +4,7 @@ Each rule has the property in its docstring, and returns why it does not hold, o
 """
 
 import sys
-from math import sqrt
+from math import log
 
 import torch
 
@@ -73,10 +73,21 @@ def has_chance_level(task: Task, batch: Batch, length: int) -> str | None:
             return f"chance of {name} is {level}; it must be between 0 and 1"
         column = scored.targets[:, scored.columns[name].start]
         share = float(column.bincount().max()) / len(column)
-        if share > level + 5 * sqrt(level * (1 - level) / len(column)) + 1e-9:
-            guess = task.spell(int(column.mode().values))
-            return f"chance of {name} is {level:.0%}, and always answering {guess!r} is right in {share:.0%}"
+        if _is_above(share, level, len(column), guesses=task.vocabulary_size):
+            guess, percents = task.spell(int(column.mode().values)), [f"{100 * part:.2g}%" for part in (level, share)]
+            return f"chance of {name} is {percents[0]}, and always answering {guess!r} is right in {percents[1]}"
     return None
+
+
+def _is_above(share: float, level: float, count: int, *, guesses: int) -> bool:
+    """Return whether the best of many constant guesses is right too often in `count` sequences for a chance level.
+
+    By Chernoff's bound, it is right that often by luck in at most one of a million batches.
+    """
+    if share <= level:
+        return False
+    wrong = (1 - share) * log((1 - share) / (1 - level)) if share < 1 else 0.0
+    return count * (share * log(share / level) + wrong) > log(1e6 * guesses)
 
 
 RULES = (
