@@ -16,6 +16,7 @@ from latebloom.layers.attention import NoPositions, PositionLayer, Positions, Sc
 from latebloom.layers.attention.softmax import SoftmaxLayer
 from latebloom.layers.lstm import LSTM, LSTMLayer
 from latebloom.layers.recurrence import Recurrence
+from latebloom.layers.stacking import is_stacked
 from latebloom.recipes import Recipe
 from latebloom.studies.find import known_studies
 from latebloom.studies.plan import Study
@@ -81,6 +82,18 @@ class Wrong(torch.autograd.Function):
         return 2 * args[0], in_dims[0]
 
 
+class Scaled(LSTMLayer):
+    """An LSTM whose outputs have a factor that gets no gradient in a stack."""
+
+    def __init__(self, width):
+        super().__init__(width)
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, x, state=None, noise=None):
+        outputs, state = super().forward(x, state, noise)
+        return outputs * (self.scale.detach() if is_stacked(self.scale) else self.scale), state
+
+
 def softmax(**methods: Any) -> Component:
     layer = type("Layer", (SoftmaxLayer,), methods)
     return variant(Softmax, build=lambda self, width, heads: layer())
@@ -119,6 +132,7 @@ BROKEN = {
     "layers.can_be_stacked": lambda: variant(
         LSTM, build=lambda self, width: type("L", (LSTMLayer,), {"forward": lambda s, x, *r: s.cell(x)})(width)
     ),
+    "layers.can_be_stacked in its gradients": lambda: variant(LSTM, build=lambda self, width: Scaled(width)),
     "takes_state_noise": lambda: lstm(forward=forward(lambda s, x, h, n, f: f(x, h, None))),
     # Scores
     "has_causal_weights": lambda: softmax(weights=lambda s, q, k, x: (q @ k.mT).softmax(-1)),

@@ -14,7 +14,7 @@ from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_leaves
 
 from latebloom.checks.check import Check, Fails, checks, require, skip
-from latebloom.errors import ConfigError
+from latebloom.errors import ConfigError, first_line
 from latebloom.layers.attention import NoPositions, Positions, Scores, SelfAttention, Softmax
 from latebloom.layers.recurrence import Recurrence
 from latebloom.layers.stacking import Stacking, call_per_model
@@ -112,7 +112,7 @@ def has_gradients(component: Layer) -> None:
             lambda x, *parameters: outputs(layer, x), (x, *parameters), fast_mode=True, atol=1e-4, rtol=1e-3
         )
     except GradcheckError as error:
-        raise Fails(f"they differ from finite differences ({str(error).splitlines()[0]})") from None
+        raise Fails(f"they differ from finite differences ({first_line(error)})") from None
 
 
 @_all_layers
@@ -135,16 +135,15 @@ def can_be_stacked(component: Layer) -> None:
     try:
         together = vmap(one)(stacked, x)
     except Exception as error:
-        raise Fails(f"it cannot run under torch.func.vmap ({_first_line(error)}){hint}") from error
+        raise Fails(f"it cannot run under torch.func.vmap ({first_line(error)}){hint}") from error
     alone = torch.stack([outputs(model, part) for model, part in zip(models, x, strict=True)])
     require_close(together, alone, f"a model in a stack and the same model alone{hint}")
     if stacked:
-        found = torch.autograd.grad(together.square().sum(), list(stacked.values()), allow_unused=True)
+        found = torch.autograd.grad(together.square().sum(), list(stacked.values()), materialize_grads=True)
         alone.square().sum().backward()
         for name, gradient in zip(stacked, found, strict=True):
-            expected = [one[name].grad for one in each]
-            if gradient is not None and all(one is not None for one in expected):
-                require_close(list(gradient), expected, f"the gradients of {name} in a stack and alone")
+            expected = [torch.zeros_like(one[name]) if one[name].grad is None else one[name].grad for one in each]
+            require_close(list(gradient), expected, f"the gradients of {name} in a stack and alone")
 
 
 class _Outputs(nn.Module):
@@ -174,8 +173,4 @@ def can_be_captured(component: Layer) -> None:
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             outputs(layer, x).sum().backward()
     except Exception as error:
-        raise Fails(f"it cannot be captured ({_first_line(error)})") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise Fails(f"it cannot be captured ({first_line(error)})") from error

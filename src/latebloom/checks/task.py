@@ -8,6 +8,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from latebloom.checks.check import Fails, checks, require, skip
+from latebloom.errors import first_line
 from latebloom.tasks import Batch, Task, contract
 
 KEYED = "draw random numbers with integers(key, rows, ...) from latebloom.tasks.random, not with torch.randint"
@@ -124,7 +125,7 @@ def can_be_stacked(task: Task) -> None:
     try:
         together = torch.func.vmap(tokens)(seeds)
     except Exception as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         cure = KEYED if "random" in reason else 'declare stacking = "loop"'
         raise Fails(f"it cannot run under torch.func.vmap ({reason}); {cure}") from error
     for i in range(3):

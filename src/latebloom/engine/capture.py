@@ -5,6 +5,8 @@ from collections.abc import Callable, Hashable
 
 import torch
 
+from latebloom.errors import first_line
+
 
 class Captured:
     """Run steps by key: directly the first time, captured the second time, and replayed from then on.
@@ -49,7 +51,7 @@ class Captured:
                 step()
         except RuntimeError as error:
             self.enabled = False
-            self.reason = f"capturing a step failed: {str(error).splitlines()[0]}"
+            self.reason = f"capturing a step failed: {first_line(error)}"
             self._graphs.clear()
             self._reset_generators()
             warnings.warn(f"steps are not captured, which is slower: {self.reason}", stacklevel=2)
