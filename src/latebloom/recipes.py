@@ -1,7 +1,6 @@
 """Named recipes: functions that return a full RunConfig. `latebloom list` shows their first lines."""
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
 
 from latebloom.components import Component, define
 from latebloom.config import RunConfig
@@ -9,7 +8,17 @@ from latebloom.delay.policy import Delay
 from latebloom.delay.triggers import at_step
 from latebloom.engine.settings import LossAverage, Phase, Training
 from latebloom.models.settings import Model, hybrid, lstm, transformer
-from latebloom.studies.scales import ATTENTION, LOG_N, SIZES, at_rate, base_config, composite, staged, with_state_noise
+from latebloom.studies.scales import (
+    ATTENTION,
+    LOG_N,
+    SIZES,
+    at_rate,
+    base_config,
+    composite,
+    staged,
+    with_state_noise,
+    with_training,
+)
 from latebloom.tasks import Composite
 
 
@@ -67,8 +76,7 @@ PAPER = SIZES["paper"]
 
 
 def _paper(model: Model, rate: float, weigh: LossAverage = "answers") -> RunConfig:
-    run = at_rate(base_config(PAPER, composite(), model), rate)
-    return replace(run, training=replace(run.training, weigh=weigh))
+    return with_training(at_rate(base_config(PAPER, composite(), model), rate), weigh=weigh)
 
 
 @define(Recipe, "paper-dat")
