@@ -46,15 +46,15 @@ _LARGEST = 32 * 2**20  # the largest threshold that glibc accepts
 
 
 @contextmanager
-def stop_requests() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether Ctrl-C or SIGTERM was received; a second Ctrl-C stops at once."""
+def stop_requests(*, second_stops_at_once: bool = True) -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether Ctrl-C or SIGTERM was received; a second Ctrl-C raises by default."""
     requested = threading.Event()
     if threading.current_thread() is not threading.main_thread():  # signals belong to the main thread
         yield requested.is_set
         return
 
     def handle(number: int, frame: object) -> None:
-        if requested.is_set() and number == signal.SIGINT:
+        if second_stops_at_once and requested.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         requested.set()
 

@@ -1,11 +1,9 @@
 """Runs in worker processes of this machine or of a cluster: a queue, new starts of workers that died, and a stop."""
 
 import json
-import signal
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -14,6 +12,7 @@ import torch
 
 from latebloom.config import config_from
 from latebloom.engine.outcome import Progress
+from latebloom.engine.process_state import stop_requests
 from latebloom.errors import InterruptedRun, LatebloomError
 from latebloom.plugins import plugin_sources, receive_sources
 from latebloom.studies.stacks import Configs, Observe, train_wave
@@ -82,7 +81,8 @@ def train_waves(waves: list[Configs], folder: Path, workers: Workers, at_once: i
     waiting, running, is_stopping = deque(waves), 0, False
     deaths: Counter[str] = Counter()
     failures: dict[str, str] = {}
-    with on_stop_signal() as stop_requested:
+    # The terminal sends Ctrl-C to the workers too; the driver waits for them.
+    with stop_requests(second_stops_at_once=False) as stop_requested:
         while running or (waiting and not stop_requested()):
             while waiting and running < at_once and not stop_requested():
                 workers.start(waiting.popleft())
@@ -106,18 +106,3 @@ def train_waves(waves: list[Configs], folder: Path, workers: Workers, at_once: i
     if stop_requested():
         raise InterruptedRun(f"stopped; the progress is saved in {folder}")
     return failures
-
-
-@contextmanager
-def on_stop_signal() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether Ctrl-C or SIGTERM was received."""
-    received: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, frame: received.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield lambda: bool(received)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
