@@ -76,6 +76,20 @@ def test_the_state_of_the_folder_is_told(tiny, config_file, capsys):
     assert {path: path.read_bytes() for path in Path("whole").rglob("*") if path.is_file()} == before
 
 
+def test_runs_that_were_interrupted_in_a_stack_are_told(tiny, config_file, capsys):
+    """They have no checkpoints of their own, and one of them cannot continue alone."""
+    save_checkpoint(Path("runs/stack-0/checkpoints"), {}, {"step": 7}, "0")
+    Path("runs/stack-0/members.json").write_text(json.dumps({"seed-0": tiny.hash}))
+    Path("runs/seed-0").mkdir()
+    Path("runs/seed-0/config.json").write_text(json.dumps(tiny.to_json()))
+    Path("runs/seed-0/environment.json").write_text(json.dumps({"command": ["latebloom", "train", "--seeds", "2"]}))
+    dry_run("train", "--config", "tiny.json", "seed=0", "--seeds", "2", "--out", "runs")
+    assert "Folder: runs holds 0 finished and 1 interrupted of the 2 runs" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        dry_run("train", "--out", "runs/seed-0")
+    assert "was trained in a stack of 1 runs; continue with: latebloom train --seeds 2" in capsys.readouterr().err
+
+
 def test_a_run_that_can_be_extended_is_told(tiny, config_file, capsys):
     """Also without a dry run: a finished run that is extended is trained, not shown."""
     constant = replace(

@@ -15,6 +15,7 @@ from latebloom.engine.environment import choose_device
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.process_state import preserve_torch_state
 from latebloom.engine.settings import Phase
+from latebloom.engine.stacks import check_not_in_stack
 from latebloom.errors import require
 from latebloom.estimate import START_FIRST_WORKER, Estimator, format_duration, step_reached, switch_step
 from latebloom.models.sequence_model import SequenceModel
@@ -91,6 +92,7 @@ def describe_folder(folder: Path, config: RunConfig) -> str:
     place, step = RunFolder(folder), step_reached(folder)
     if not place.config_file.exists():
         return _describe_new(folder)
+    check_not_in_stack(place)
     if place.can_extend(config):
         return f"Folder: {folder} holds this run with other settings; it would be extended from step {step}"
     place.require_same_settings(config)
@@ -103,7 +105,7 @@ def describe_folders(folder: Path, runs: Collection[str]) -> str:
     """Return how many of the runs in `folder/NAME` there are already."""
     places = [RunFolder(folder / name) for name in runs]
     finished = sum(place.is_finished for place in places)
-    begun = sum(step_reached(place.path) > 0 and not place.is_finished for place in places)
+    begun = sum(place.config_file.exists() and not place.is_finished for place in places)
     if not finished and not begun:
         return _describe_new(folder)
     return f"Folder: {folder} holds {finished} finished and {begun} interrupted of the {len(runs)} runs"
