@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from latebloom import Delay, Phase, RunConfig, TrainedRun, at_fraction, at_step, run
-from latebloom.engine.extension import FREE, extension_obstacle, is_extension
+from latebloom.engine.extension import extension_obstacle, is_extension
 from latebloom.engine.loop import run_stacked
 from latebloom.errors import CheckpointError
 from latebloom.integrations.load_model import load_model
@@ -102,4 +102,3 @@ def test_an_unfinished_delay_may_become_longer_before_its_switch(constant):
     assert "another step" in extension_obstacle(late, longer, done=14, switch_step=12)
     assert "another step" in extension_obstacle(longer, late, done=14, switch_step=None)  # shorter: it switches at 12
     assert not is_extension(late, replace(late, seed=1))
-    assert all(name.startswith(("training.", "evaluation.")) for name in FREE)
