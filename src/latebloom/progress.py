@@ -14,10 +14,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from latebloom.config import RunConfig
-from latebloom.engine.folder import RunFolder
+from latebloom.engine.folder import RunFolder, read_json
 from latebloom.engine.outcome import Progress as Seen
 from latebloom.errors import CheckpointError
-from latebloom.evaluation.result import CLAIM, Evaluation
+from latebloom.evaluation.result import CLAIM
 from latebloom.studies.plan import Stage
 
 SECONDS_BETWEEN_DRAWINGS = 0.1
@@ -198,9 +198,9 @@ def _finished_before(folder: RunFolder, steps: int) -> Seen | None:
     if not folder.is_finished:
         return None
     try:
-        if folder.read_json(folder.result_file).get("steps", steps) != steps:
+        if read_json(folder.result_file).get("steps", steps) != steps:
             return None
-        evaluation = Evaluation.from_json(folder.read_json(folder.evaluation_file))
+        evaluation = folder.read_evaluation()
     except CheckpointError:  # the run itself will say what is wrong
         return None
     beyond = round(CLAIM * evaluation.training_length)

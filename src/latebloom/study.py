@@ -12,7 +12,7 @@ from rich.console import Console
 
 from latebloom.config import RunConfig
 from latebloom.engine.checkpoint import write_json
-from latebloom.engine.folder import RunFolder
+from latebloom.engine.folder import RunFolder, read_json
 from latebloom.engine.loop import TrainedRun
 from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, require
 from latebloom.progress import RunProgress
@@ -121,7 +121,7 @@ def train_seeds(config: RunConfig, count: int, out: Path, *, device: str | None 
 def begun_seeds(out: Path) -> tuple[RunConfig, int] | None:
     """Return the configuration and the number of seeds of the `train --seeds` that has begun in a folder, or None."""
     runs, file = RunFolder(out).runs_below(), out / "study.json"
-    about = RunFolder(out).read_json(file) if runs and file.exists() else {}
+    about = read_json(file, "study", "seeds") if runs and file.exists() else {}
     if about.get("study") != SEEDS:
         return None
     return replace(RunFolder(runs[0]).read_config(), seed=min(about["seeds"])), len(about["seeds"])

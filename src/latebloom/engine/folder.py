@@ -24,6 +24,7 @@ from latebloom.engine.checkpoint import latest_checkpoint, load_checkpoint, writ
 from latebloom.engine.environment import describe_environment
 from latebloom.engine.extension import extension_obstacle, is_extension
 from latebloom.errors import CheckpointError, ConfigError, catch_full_disk
+from latebloom.evaluation.result import Evaluation
 
 
 class RunFolder:
@@ -73,17 +74,11 @@ class RunFolder:
         rest = f" and {len(below) - MOST_NAMED} more" if len(below) > MOST_NAMED else ""
         return f"; the runs below it are {', '.join(below[:MOST_NAMED])}{rest}" if below else ""
 
-    @staticmethod
-    def read_json(file: Path, *needed: str) -> Any:
-        """Return the contents of a JSON file; raise if it is damaged or has not all of the `needed` names."""
-        try:
-            data = json.loads(file.read_text())
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{file} cannot be read ({error})") from None
-        missing = [name for name in needed if not isinstance(data, dict) or name not in data]
-        if missing or not isinstance(data, dict):
-            raise CheckpointError(f"{file} is damaged: there is no {', '.join(missing) or 'setting'} in it")
-        return data
+    def read_evaluation(self) -> Evaluation:
+        """Return the evaluation at the end of training."""
+        return Evaluation.from_json(
+            read_json(self.evaluation_file, "training_length", "lengths", "chance", "chance_of")
+        )
 
     @contextmanager
     def opened(self, config: RunConfig, device: str, *, extend: bool = False) -> Iterator[None]:
@@ -111,7 +106,7 @@ class RunFolder:
             self.require_same_settings(config)
             if self.is_finished:
                 return
-        environment = self.read_json(self.environment_file, "resumed")
+        environment = read_json(self.environment_file, "resumed")
         environment["resumed"].append(here)
         if is_extended:
             found = self.read_config()
@@ -146,8 +141,20 @@ class RunFolder:
     def hashes(self, config: RunConfig) -> list[str]:
         """Return the hashes that checkpoints of the run may have: of its configuration, and before it was extended."""
         there = self.environment_file.exists()
-        extended = self.read_json(self.environment_file).get("extended", []) if there else []
+        extended = read_json(self.environment_file).get("extended", []) if there else []
         return [*config.hashes, *(hash for entry in extended for hash in entry["hashes"])]
+
+
+def read_json(file: Path, *needed: str) -> dict[str, Any]:
+    """Return the object in a JSON file; raise if it is damaged or has not all of the `needed` names."""
+    try:
+        data = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file} cannot be read ({error})") from None
+    missing = [name for name in needed if not isinstance(data, dict) or name not in data]
+    if missing or not isinstance(data, dict):
+        raise CheckpointError(f"{file} is damaged: there is no {', '.join(missing) or 'setting'} in it")
+    return data
 
 
 @contextmanager

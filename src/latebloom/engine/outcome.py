@@ -7,7 +7,7 @@ from typing import Any
 
 from latebloom.config import RunConfig
 from latebloom.engine.environment import choose_device
-from latebloom.engine.folder import RunFolder
+from latebloom.engine.folder import RunFolder, read_json
 from latebloom.errors import CheckpointError, NonFiniteLossError
 from latebloom.evaluation.evaluate import evaluate
 from latebloom.evaluation.result import Evaluation
@@ -90,9 +90,9 @@ class TrainedRun:
         if not (folder.model / "model.safetensors").exists():  # or from_pretrained would look for it on the Hub
             raise CheckpointError(f"{path} is damaged: there is no {folder.model / 'model.safetensors'}")
         model = SequenceModel.from_pretrained(folder.model)
-        found = folder.read_json(folder.evaluation_file, "training_length", "lengths", "chance", "chance_of")
-        result = folder.read_json(folder.result_file, "switch_step", "switch_reason")
-        return cls(config, model, Evaluation.from_json(found), result, folder.path)
+        evaluation = folder.read_evaluation()
+        result = read_json(folder.result_file, "switch_step", "switch_reason")
+        return cls(config, model, evaluation, result, folder.path)
 
 
 @dataclass(frozen=True)

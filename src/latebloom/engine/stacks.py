@@ -11,7 +11,7 @@ from dataclasses import replace
 from latebloom.config import RunConfig
 from latebloom.delay.triggers import AtFraction, AtStep
 from latebloom.engine.checkpoint import latest_checkpoint
-from latebloom.engine.folder import RunFolder
+from latebloom.engine.folder import RunFolder, read_json
 from latebloom.engine.settings import Phase
 from latebloom.errors import CheckpointError
 
@@ -59,11 +59,11 @@ def check_not_in_stack(folder: RunFolder) -> None:
     for parent in path.parents:
         for file in parent.glob("stack-*/members.json"):
             try:
-                members = RunFolder.read_json(file)
+                members = read_json(file)
             except CheckpointError:
                 continue  # damaged or not a stack: nothing to continue
             if path.relative_to(parent).as_posix() in members and latest_checkpoint(file.parent / "checkpoints"):
-                command = folder.read_json(folder.environment_file, "command")["command"]
+                command = read_json(folder.environment_file, "command")["command"]
                 raise CheckpointError(
                     f"{folder.path} was trained in a stack of {len(members)} runs; continue with: "
                     f"latebloom {shlex.join(command[1:])}; to train it alone from the beginning, remove {file.parent}"

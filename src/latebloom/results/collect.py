@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from latebloom.config import RunConfig
-from latebloom.engine.folder import RunFolder
+from latebloom.engine.folder import RunFolder, read_json
 from latebloom.errors import CheckpointError
-from latebloom.evaluation.result import Evaluation
 from latebloom.results.file import RUN_NUMBERS
 from latebloom.results.record import CurvePoint, RunRecord
 
@@ -33,8 +32,7 @@ class StudyRun:
 def collect(run: StudyRun, failure: str | None = None) -> RunRecord:
     """Return the record of a run; one that is not finished has the reason instead of an evaluation."""
     folder = RunFolder(run.folder)
-    file = folder.path / "environment.json"
-    here = folder.read_json(file) if file.exists() else {}
+    here = read_json(folder.environment_file) if folder.environment_file.exists() else {}
     # The package has no version if it is run from a copy of the source; the commit says more.
     versions = [f"{name} {here[name]}" for name in ("latebloom", "python", "torch") if here.get(name)]
     machine = (here.get("accelerator"), here.get("processor"), f"{here.get('cores')} cores", here.get("system"))
@@ -59,15 +57,14 @@ def collect(run: StudyRun, failure: str | None = None) -> RunRecord:
     found = folder.read_config()
     if found.hash != run.config.hash:
         raise CheckpointError(f"{run.folder} holds another run ({found.hash}) than the study says ({run.config.hash})")
-    result = folder.read_json(folder.result_file)
+    result = read_json(folder.result_file)
     try:
         with open(folder.metrics_file) as lines:
             curve = read_curve(lines, folder.metrics_file)
     except OSError as error:
         raise CheckpointError(f"{folder.metrics_file} cannot be read ({error.strerror})") from None
-    evaluation = Evaluation.from_json(folder.read_json(folder.evaluation_file))
     numbers = {name: result.get(name) for name in RUN_NUMBERS}
-    return replace(record, evaluation=evaluation, failure=None, curve=curve, **numbers)
+    return replace(record, evaluation=folder.read_evaluation(), failure=None, curve=curve, **numbers)
 
 
 def repeat_command(config: RunConfig, device: str | None) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from latebloom.config import RunConfig
-from latebloom.engine.folder import RunFolder
+from latebloom.engine.folder import RunFolder, read_json
 from latebloom.errors import LatebloomError, ResultsError
 from latebloom.results.collect import StudyRun, collect
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, read_results
@@ -49,11 +49,12 @@ def gather(paths: Sequence[Path]) -> list[RunRecord]:
 
 def _describe_begun(study: Path) -> str:
     """Return what there is of a study that was killed before it wrote results, and the command that continues it."""
-    runs = [file.parent for file in sorted(study.rglob("seed-*/config.json"))]
-    finished = sum(RunFolder(run).is_finished for run in runs)
+    runs = [RunFolder(file.parent) for file in sorted(study.rglob("seed-*/config.json"))]
+    finished = sum(run.is_finished for run in runs)
     found = f"results: {study} is a study without results yet: {len(runs)} runs began and {finished} finished"
-    for file in (run / "environment.json" for run in runs):
-        words = RunFolder(file.parent).read_json(file, "command")["command"][1:] if file.exists() else []
+    for run in runs:
+        file = run.environment_file
+        words = read_json(file, "command")["command"][1:] if file.exists() else []
         if words[:1] in (["study"], ["demo"], ["train"]):  # in a script or on a cluster the words are other ones
             return f"{found}; continue with: latebloom {shlex.join(words)}"
     return f"{found}; continue with the command that began it"

@@ -9,7 +9,7 @@ from typing import Any
 
 from latebloom.config import RunConfig
 from latebloom.engine.checkpoint import write_json
-from latebloom.engine.folder import RunFolder, locked
+from latebloom.engine.folder import RunFolder, locked, read_json
 from latebloom.errors import CheckpointError, LatebloomError
 from latebloom.results.settings import changes
 from latebloom.studies.plan import Arm, Plan
@@ -67,7 +67,7 @@ def _current_hashes(file: Path, plan: Plan) -> Any:
     configs = [config for arm in plan.arms for config in (arm.config, *arm.choices)]
     current = {older: config.hash for config in configs for older in config.hashes}
 
-    text = json.dumps(RunFolder(file.parent).read_json(file))
+    text = json.dumps(read_json(file))
     return json.loads(re.sub(r'"(\w+)"', lambda word: f'"{current.get(word[1], word[1])}"', text))
 
 

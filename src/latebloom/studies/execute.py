@@ -14,7 +14,6 @@ from latebloom.config import RunConfig
 from latebloom.engine.checkpoint import write_json
 from latebloom.engine.folder import RunFolder
 from latebloom.errors import LatebloomError
-from latebloom.evaluation.result import Evaluation
 from latebloom.results.collect import StudyRun, collect
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, write_results
 from latebloom.results.record import CHOICE, TUNING
@@ -200,6 +199,5 @@ def _score(runs: list[StudyRun]) -> float | None:
         folder = RunFolder(run.folder)
         if not folder.is_finished:
             return None
-        evaluation = Evaluation.from_json(folder.read_json(folder.evaluation_file))
-        found.append(evaluation.mean_beyond)
+        found.append(folder.read_evaluation().mean_beyond)
     return mean(found)

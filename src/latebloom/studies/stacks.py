@@ -9,7 +9,7 @@ import torch
 
 from latebloom.config import RunConfig
 from latebloom.engine.checkpoint import latest_checkpoint
-from latebloom.engine.folder import RunFolder
+from latebloom.engine.folder import RunFolder, read_json
 from latebloom.engine.loop import Progress, run, run_stacked
 from latebloom.engine.memory import runs_that_fit
 from latebloom.engine.stacks import stack_key
@@ -78,7 +78,7 @@ def plan_waves(configs: Configs, folder: Path, fit: Callable[[RunConfig], int]) 
     for stack in sorted(folder.glob("stack-*")):
         if latest_checkpoint(stack / "checkpoints") is None:
             continue
-        members: dict[str, str] = RunFolder(stack).read_json(stack / "members.json")  # the hash of each run
+        members: dict[str, str] = read_json(stack / "members.json")  # the hash of each run
         # Finished members too: a stack may have been killed while it wrote its results.
         is_wanted = all(name in configs and configs[name].matches(wanted) for name, wanted in members.items())
         if is_wanted and any(name in left for name in members):
