@@ -1,36 +1,33 @@
 """Training settings."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from latebloom.errors import require
-from latebloom.fields import check_fields
+from latebloom.fields import Count, Positive, at_least, check_fields
 from latebloom.layers.precision import Precision
 
 LossAverage = Literal["answers", "positions"]
+NotNegative = Annotated[float, at_least(0)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
     """The learning rate and the batches of one phase of training."""
 
-    learning_rate: float = 2e-3
+    learning_rate: Positive = 2e-3
     """The peak learning rate, after the warm-up."""
-    warmup: int = 200
+    warmup: Annotated[int, at_least(0)] = 200
     """Steps in which the rate rises from 0 to its peak."""
     schedule: Literal["cosine", "constant"] = "cosine"
     """After the warm-up: a cosine down to 0 at the end of the phase, or constant."""
-    cycles: int = 1
+    cycles: Count = 1
     """How often warm-up and schedule are repeated, each in an equal share of the steps."""
-    batch_size: int = 128
+    batch_size: Count = 128
     """Sequences per step."""
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(self.learning_rate > 0, "learning_rate", self.learning_rate, "above 0")
-        require(self.warmup >= 0, "warmup", self.warmup, "0 or more")
-        require(self.cycles >= 1, "cycles", self.cycles, "1 or more")
-        require(self.batch_size >= 1, "batch_size", self.batch_size, "1 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +36,7 @@ class Training:
 
     length: int = 25
     """The training length: batches draw their length uniformly from 2 to this."""
-    steps: int = 15_000
+    steps: Count = 15_000
     """Optimizer steps in all."""
     delayed: Phase = field(default_factory=Phase)
     """The phase before the switch."""
@@ -47,9 +44,9 @@ class Training:
     """The phase after the switch, or all of joint training."""
     betas: tuple[float, float] = (0.9, 0.999)
     """The betas of AdamW."""
-    weight_decay: float = 0.01
+    weight_decay: NotNegative = 0.01
     """The weight decay of AdamW."""
-    clip: float = 1.0
+    clip: Positive = 1.0
     """The norm at which gradients are clipped."""
     weigh: LossAverage = "answers"
     """How the loss is averaged: per named answer (answers), or per supervised token (positions)."""
@@ -58,28 +55,22 @@ class Training:
     and keeps the LSTM's gates in 16 bits. A CPU always computes in float32."""
     restart: bool = True
     """Whether warm-up and schedule of the learning rate restart at the switch, or run once over all steps."""
-    recurrence_factor: float = 1.0
+    recurrence_factor: NotNegative = 1.0
     """A factor on the learning rate of the recurrence after the switch."""
-    attention_factor: float = 1.0
+    attention_factor: NotNegative = 1.0
     """A factor on the learning rate of attention after the switch."""
     state_noise: float = 0.0
     """The standard deviation of the state noise: noise that is added to the states of recurrences at every token of
     training, so that they learn to correct their states. Evaluation is without it; the paper's form has none."""
-    log_every: int = 50
+    log_every: Count = 50
     """Steps between lines in metrics.jsonl."""
-    check_every: int = 200
+    check_every: Count = 200
     """Steps between measurements of held-out accuracy."""
-    checkpoint_every: int = 500
+    checkpoint_every: Count = 500
     """Steps between checkpoints."""
 
     def __post_init__(self) -> None:
         check_fields(self)
         require(self.length >= 2, "length", self.length, "2 or more: a training length of 1 has nothing to track")
-        for name in ("steps", "log_every", "check_every", "checkpoint_every"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         require(all(0 <= beta < 1 for beta in self.betas), "betas", self.betas, "from 0 to below 1")
-        require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
-        require(self.clip > 0, "clip", self.clip, "above 0")
-        require(self.recurrence_factor >= 0, "recurrence_factor", self.recurrence_factor, "0 or more")
-        require(self.attention_factor >= 0, "attention_factor", self.attention_factor, "0 or more")
         require(0 <= self.state_noise <= 1, "state_noise", self.state_noise, "from 0 to 1: states are about 1")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from latebloom.errors import require
-from latebloom.fields import check_fields
+from latebloom.fields import Count, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,14 +12,13 @@ class Evaluating:
 
     multiples: tuple[float, ...] = (0.4, 1, 1.2, 1.4, 2, 3, 4, 6, 8)
     """The tested lengths, in training lengths."""
-    sequences: int = 1024
+    sequences: Count = 1024
     """Sequences per length."""
 
     def __post_init__(self) -> None:
         check_fields(self)
         require(len(self.multiples) >= 1, "multiples", self.multiples, "at least one number")
         require(all(m > 0 for m in self.multiples), "multiples", self.multiples, "numbers above 0")
-        require(self.sequences >= 1, "sequences", self.sequences, "1 or more")
 
     def lengths(self, training_length: int, shortest: int = 1) -> list[int]:
         """Return the tested lengths, none below `shortest`."""
