@@ -31,7 +31,6 @@ def add_arguments(parser: Parser) -> None:
         metavar="tensorboard|wandb|trackio",
         help="send curves to a tracker while the run trains; each tracker is an extra to install",
     )
-
     parser.add_argument(
         "--dry-run",
         action="store_true",
