@@ -1,12 +1,14 @@
 """Families of components: registration by definition, lookup by name, and settings as data."""
 
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from typing import Literal
 
 import pytest
 
 from latebloom import RunConfig, hybrid
-from latebloom.components import Component, components_in, families, origin_of
+from latebloom.cli import main
+from latebloom.components import Component, components_in, families, load_entry_points, origin_of
 from latebloom.config import with_overrides
 from latebloom.errors import ConfigError
 from latebloom.fields import check_fields
@@ -136,3 +138,20 @@ def test_the_list_has_every_family_with_settings_defaults_and_their_lines():
         for name, member in listed[kind].items():
             assert first_line(member), (kind, name)
             assert all(summary for _, summary in settings_of(member)), (kind, name)
+
+
+def test_an_installed_plugin_that_cannot_be_imported_is_named(monkeypatch, capsys):
+    broken = EntryPoint("mine", "no_such_module", "latebloom")
+    monkeypatch.setattr("latebloom.components.entry_points", lambda group: [broken])
+    load_entry_points.cache_clear()
+    reason = "plugin mine (no_such_module) cannot be imported (ModuleNotFoundError: No module named 'no_such_module')"
+    try:
+        main(["list", "task", "--brief"])
+        printed = capsys.readouterr()
+        assert "composite" in printed.out
+        assert printed.err == f"Note: {reason}.\n"
+        with pytest.raises(ConfigError, match="'nosuch' is not known") as error:
+            Task.named("nosuch")
+        assert str(error.value).endswith(reason)
+    finally:
+        load_entry_points.cache_clear()

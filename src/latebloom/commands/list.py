@@ -1,5 +1,6 @@
 """List every component by name, with its settings and their defaults."""
 
+import sys
 from argparse import Namespace
 from collections.abc import Iterator
 
@@ -17,7 +18,7 @@ def run(options: Namespace) -> None:
 
     from rich.console import Console
 
-    from latebloom.components import origin_of
+    from latebloom.components import load_entry_points, origin_of
     from latebloom.delay.policy import HOLDS
     from latebloom.errors import unknown
     from latebloom.listing import all_families, first_line, settings_of
@@ -48,3 +49,5 @@ def run(options: Namespace) -> None:
             hanging = " " * min(2 * level + 2, 6)
             line = textwrap.fill(text, console.width, initial_indent=start, subsequent_indent=hanging)
             console.print(line, markup=False, soft_wrap=True)
+    for plugin, reason in load_entry_points().items():
+        print(f"Note: {plugin} cannot be imported ({reason}).", file=sys.stderr)
