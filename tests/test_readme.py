@@ -34,7 +34,7 @@ def python(code: str, folder: Path) -> str:
 
 def test_the_plain_loop_works_as_printed(tmp_path):
     loop, _ = blocks(README, "python")
-    assert python(loop, tmp_path).startswith("DelayedAttention(enabled at step 3, ")
+    assert python(loop, tmp_path).startswith("DelayedAttention(enabled at step 3: ")
 
 
 def test_the_trainer_callback_works_as_printed(tmp_path):

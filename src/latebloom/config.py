@@ -210,7 +210,7 @@ def load_config(path: str | Path) -> RunConfig:
 
 
 def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
-    """Return the configuration with `field=value` changes, such as training.steps=100 or delay=null."""
+    """Return the configuration with `field=value` changes, such as training.steps=100 or delay=none."""
     data: Any = json.loads(json.dumps(config.to_json()))
     # Changes of components come first, because the fields of a new component replace those of the old one.
     for override in sorted(overrides, key=lambda override: not _names_component(override.partition("=")[0])):

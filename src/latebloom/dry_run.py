@@ -22,7 +22,7 @@ from latebloom.models.sequence_model import SequenceModel
 from latebloom.models.settings import PARTS
 from latebloom.report.tables import print_table, text_table
 from latebloom.report.terminal import say
-from latebloom.studies.claim import places
+from latebloom.studies.claim import check_claim, places
 from latebloom.studies.local import usable_cores
 from latebloom.studies.plan import Plan
 from latebloom.tasks.contract import check_own_task
@@ -141,9 +141,10 @@ def show_run(config: RunConfig, folder: Path, *, device: str | None, seeds: int 
     _show_time(notes, Estimator(chosen, workers), [left], folder)
 
 
-def show_study(plan: Plan, folder: Path, *, device: str | None, workers: int | None) -> None:
+def show_study(title: str, plan: Plan, folder: Path, *, device: str | None, workers: int | None) -> None:
     """Print the arms of a study, how many runs and steps they are, and about how long they take."""
     console, chosen = Console(), choose_device(device)
+    check_claim(folder, title, plan)
     rows = []
     for arm in plan.arms:
         check_own_task(arm.config.task, arm.config.training.length)

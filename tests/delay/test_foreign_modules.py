@@ -201,6 +201,17 @@ def test_an_example_that_does_not_fit_is_one_sentence():
         DelayedAttention(model, optimizer, until=at_step(2), example=torch.full((2, 8), 50))
 
 
+def test_a_caller_that_asks_for_the_weights_of_torchs_attention_gets_them():
+    class Weighted(Flat):
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            x = self.recurrence(self.embedding(tokens))[0]
+            attended, weights = self.attention(x, x, x)
+            return self.logits(x + attended) + 0.0 * weights.mean()
+
+    model = Weighted(residual=True)
+    check_over_the_switch(model, OPTIMIZERS["adamw"](model.parameters()), "bypass")
+
+
 def test_what_is_no_trigger_is_refused():
     model = build()
     with pytest.raises(ConfigError, match="until: 3 is not a trigger"):

@@ -55,6 +55,14 @@ def test_the_model_of_an_extended_run_that_was_killed_can_be_inspected(constant,
     assert weights.endswith("of step 24 of 48")
 
 
+def test_a_run_of_a_study_is_not_extended_alone(constant, tmp_path):
+    """Afterwards the study could not continue, because its runs would have different settings."""
+    run(constant, tmp_path / "arm" / "seed-0")
+    (tmp_path / "study.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="is one of the runs in .* so it cannot be extended alone"):
+        run(with_training(constant, steps=48), tmp_path / "arm" / "seed-0")
+
+
 def test_other_lengths_are_tested_without_training_again(constant, tmp_path):
     first = run(constant, tmp_path)
     more = replace(constant, evaluation=replace(constant.evaluation, multiples=(1, 2)))

@@ -55,6 +55,6 @@ def run(options: Namespace) -> None:
     folder = options.out or Path("studies") / f"{title}-{options.scale}"
     where = {"device": options.device, "workers": options.workers}
     if options.dry_run:
-        show_study(plan, folder, **where)
+        show_study(title, plan, folder, **where)
     elif run_study(title, plan, folder, options.scale, on=options.on, address=options.address, **where).failures:
         sys.exit(1)

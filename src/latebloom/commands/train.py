@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: Parser) -> None:
-    add_overrides(parser, "training.steps=500 or delay=null")
+    add_overrides(parser, "training.steps=500 or delay=none")
     parser.add_argument("--recipe", metavar="NAME", help="start from a named recipe; `latebloom list` shows them")
     parser.add_argument("--config", type=Path, metavar="FILE", help="start from a JSON file; - for standard input")
     add_out(parser, "folder of the run (default: runs/NAME-HASH); given alone, what is in it continues")

@@ -108,6 +108,8 @@ class GatedForward:
             output = self._original(*positional, **named)
         first = output[0] if isinstance(output, tuple) else output
         for key, value in arguments.items():
+            if isinstance(self.module, nn.MultiheadAttention) and output[1] is not None:
+                break  # its caller wants the weights, which must be computed
             if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:-1] == first.shape[:-1]:
                 self._form = Form(key, first.shape[-1], len(output) if isinstance(output, tuple) else None)
                 break

@@ -298,7 +298,7 @@ class DelayedAttention:
     def __repr__(self) -> str:
         count = sum(parameter.numel() for parameter in self._parameters.values())
         hold = self.settings.hold
-        now = f"held back ({hold})" if self.holding else f"enabled at step {self.switch_step}"
+        now = f"held back ({hold})" if self.holding else f"enabled at step {self.switch_step}: {self.switch_reason}"
         if hold == "none":
             now = "enabled from the start, for comparison"
         if self._found is None:

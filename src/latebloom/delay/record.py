@@ -96,8 +96,7 @@ class Recording(TorchFunctionMode):
         self.events.append(Event(name, tuple(self._stack), list(tensors_of([args, named])), result, dim, mask))
         if len(self.events) > len(self._replaced) or not self._replaced[len(self.events) - 1]:
             return output
-        zeros = torch.zeros_like(result)
-        return (zeros, *output[1:]) if isinstance(output, tuple) else zeros
+        return tree_map_only(Tensor, torch.zeros_like, output)  # the weights too, if they are returned
 
     def _hooks(self, path: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
         def before(module: nn.Module, args: Any, kwargs: Any) -> Any:

@@ -125,6 +125,12 @@ class RunFolder:
         found = self.read_config()
         if found.hash == config.hash or not is_extension(found, config):
             return False
+        above = [folder for folder in list(self.path.absolute().parents)[:3] if (folder / "study.json").exists()]
+        if above:  # a study compares runs of equal settings
+            raise CheckpointError(
+                f"out: {self.path} is one of the runs in {above[0]}, so it cannot be extended alone; "
+                "choose another folder with --out"
+            )
         newest, done, switch_step = latest_checkpoint(self.checkpoints), 0, None
         if newest is not None:
             _, state = load_checkpoint(newest, self.hashes(found))

@@ -34,32 +34,39 @@ def places(plan: Plan, out: Path) -> Iterator[tuple[Arm, Path]]:
 def claimed(out: Path, name: str, plan: Plan) -> Iterator[None]:
     """Lock the folder for this study and this process while the context lasts."""
     with locked(out, f"out: {out} is in use: another process runs a study there"):
-        about = {
-            "study": name,
-            "seeds": list(plan.seeds),
-            "tuning_seeds": list(plan.tuning_seeds),
-            **({"second_round": list(plan.second_round), "finalists": plan.finalists} if plan.second_round else {}),
-            "arms": [
-                {"task": arm.task, "arm": arm.name, "config": arm.config.hash, "choices": [c.hash for c in arm.choices]}
-                | ({"seeds": list(arm.seeds)} if arm.seeds else {})
-                for arm in plan.arms
-            ],
-        }
-        file = out / "study.json"
-        if file.exists() and _without_seeds(before := _current_hashes(file, plan)) != _without_seeds(about):
-            raise CheckpointError(
-                f"out: {out} holds {_describe_conflict(before, about, plan, out)}; choose another folder"
-            )
-        for arm, place in places(plan, out):
-            begun = (file.parent.name.removeprefix("seed-") for file in place.glob("seed-*/config.json"))
-            if missing := sorted({int(seed) for seed in begun if seed.isdigit()} - set(plan.seeds_of(arm))):
-                numbers = ", ".join(map(str, missing))
-                raise CheckpointError(
-                    f"out: {out} has runs of {arm.name} with seeds that this study does not have ({numbers}); "
-                    "seeds can be added but not removed, so add these or choose another folder"
-                )
-        write_json(file, about)
+        check_claim(out, name, plan)
+        write_json(out / "study.json", _describe(name, plan))
         yield
+
+
+def check_claim(out: Path, name: str, plan: Plan) -> None:
+    """Raise if the folder holds another study, or this one with other settings."""
+    file, about = out / "study.json", _describe(name, plan)
+    if file.exists() and _without_seeds(before := _current_hashes(file, plan)) != _without_seeds(about):
+        raise CheckpointError(f"out: {out} holds {_describe_conflict(before, about, plan, out)}; choose another folder")
+    for arm, place in places(plan, out):
+        begun = (file.parent.name.removeprefix("seed-") for file in place.glob("seed-*/config.json"))
+        if missing := sorted({int(seed) for seed in begun if seed.isdigit()} - set(plan.seeds_of(arm))):
+            numbers = ", ".join(map(str, missing))
+            raise CheckpointError(
+                f"out: {out} has runs of the arm {arm.name} with seeds that this study does not have ({numbers}); "
+                "seeds can be added but not removed, so add these or choose another folder"
+            )
+
+
+def _describe(name: str, plan: Plan) -> dict[str, Any]:
+    """Return the contents of study.json."""
+    return {
+        "study": name,
+        "seeds": list(plan.seeds),
+        "tuning_seeds": list(plan.tuning_seeds),
+        **({"second_round": list(plan.second_round), "finalists": plan.finalists} if plan.second_round else {}),
+        "arms": [
+            {"task": arm.task, "arm": arm.name, "config": arm.config.hash, "choices": [c.hash for c in arm.choices]}
+            | ({"seeds": list(arm.seeds)} if arm.seeds else {})
+            for arm in plan.arms
+        ],
+    }
 
 
 def _current_hashes(file: Path, plan: Plan) -> Any:
