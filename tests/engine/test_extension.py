@@ -59,7 +59,7 @@ def test_a_run_of_a_study_is_not_extended_alone(constant, tmp_path):
     """Afterwards the study could not continue, because its runs would have different settings."""
     run(constant, tmp_path / "arm" / "seed-0")
     (tmp_path / "study.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="is one of the runs in .* so it cannot be extended alone"):
+    with pytest.raises(CheckpointError, match=r"is one of the runs in .* so it cannot be extended alone"):
         run(with_training(constant, steps=48), tmp_path / "arm" / "seed-0")
 
 

@@ -247,7 +247,7 @@ def test_two_studies_do_not_share_a_folder(plan, tmp_path):
     ):
         with pytest.raises(CheckpointError, match=said):
             execute(name, other, tmp_path, in_turn)
-    with pytest.raises(CheckpointError, match=r"has runs of the arm joint with seeds that this study does not have \(1\)"):
+    with pytest.raises(CheckpointError, match=r"has runs of the arm joint with seeds that this study"):
         execute("mine", replace(plan, seeds=(0,)), tmp_path, in_turn)
     for damage in ("{}", '{"arms": [3], "seeds": 4}', "[]"):
         (tmp_path / "study.json").write_text(damage)
