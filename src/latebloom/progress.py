@@ -205,4 +205,4 @@ def _finished_before(folder: RunFolder, steps: int) -> Seen | None:
         return None
     beyond = round(CLAIM * evaluation.training_length)
     known = evaluation.accuracy(beyond) if beyond in evaluation.lengths else None
-    return Seen(1, 1, "done", accuracy_beyond=known, tested=1.0)
+    return Seen(steps, steps, "done", accuracy_beyond=known, tested=1.0)
