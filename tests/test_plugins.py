@@ -357,6 +357,16 @@ def test_neighbours_are_sent_to_a_worker_of_a_cluster(tmp_path):
     assert ran.stdout.strip() == f"['{file}']", ran.stderr
 
 
+def test_a_file_that_changes_during_a_study_is_sent_as_it_was_when_the_study_began(tmp_path):
+    file = write_neighbours(tmp_path)
+    before = {path: path.read_bytes() for path in (file, tmp_path / "helper.py")}
+    plugins.load(str(file))
+    for path, content in before.items():
+        path.write_bytes(content + b"\nraise RuntimeError('edited')\n")
+    sources = plugins.plugin_sources([str(file)])
+    assert all(sources[str(path)] == content for path, content in before.items())
+
+
 def test_neighbours_of_the_same_name_in_two_folders_are_told_apart(tmp_path):
     for number in (1, 2):
         folder = tmp_path / str(number)

@@ -31,8 +31,10 @@ from latebloom.components import (
 )
 from latebloom.errors import ConfigError, unknown
 
-_loaded: dict[str, tuple[str, ModuleType]] = {}
-"""Modules that were loaded from files, by path, each with a digest of the file."""
+_loaded: dict[str, ModuleType] = {}
+"""Modules that were loaded from files, by path."""
+_contents: dict[str, bytes] = {}
+"""Files as they were when they were loaded, and their neighbours; a study sends these, also if a file changes later."""
 _sent: dict[str, Path] = {}
 """Files that another machine has sent, by their path there."""
 
@@ -45,7 +47,7 @@ def load(name: str, field: str = "--import") -> ModuleType:
     if found is None:
         raise ConfigError(f"{field}: there is no module {name!r}; give one that can be imported, or a Python file")
     if found.origin is not None and (known := _loaded.get(str(Path(found.origin).resolve()))):
-        return known[1]
+        return known
     try:
         module = importlib.import_module(name)
         check_definitions(name)
@@ -69,9 +71,9 @@ def load_file(file: Path, field: str = "--import", *, as_path: Path | None = Non
     if not file.is_file():
         raise ConfigError(f"{field}: there is no file {file}")
     path = str((as_path or file).resolve())
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    if path in _loaded and _loaded[path][0] == digest:
-        return _loaded[path][1]
+    content = file.read_bytes()
+    if path in _loaded and _contents[path] == content:
+        return _loaded[path]
     if path not in _loaded and (known := _imported_from(path)):
         return known
     name = f"{file.stem}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
@@ -90,7 +92,7 @@ def load_file(file: Path, field: str = "--import", *, as_path: Path | None = Non
         sys.modules.pop(name, None)
         forget_module(name)
         raise ConfigError(f"{field}: {file}{_line(error, spec.origin)}: {_explain(error, spec.origin)}") from error
-    _loaded[path] = digest, module
+    _loaded[path], _contents[path] = module, content
     return module
 
 
@@ -111,7 +113,7 @@ def _neighbours_importable(folder: Path, path: str) -> Iterator[None]:
     }
     for name in foreign:
         del sys.modules[name]
-    loaded = {Path(file).stem: module for file, (_, module) in _loaded.items() if Path(file).parent == home}
+    loaded = {Path(file).stem: module for file, module in _loaded.items() if Path(file).parent == home}
     aliases = {name: module for name, module in loaded.items() if name not in sys.modules}
     sys.modules.update(aliases)
     before = set(sys.modules)
@@ -128,6 +130,7 @@ def _neighbours_importable(folder: Path, path: str) -> Iterator[None]:
             file = Path(getattr(sys.modules[name], "__file__", None) or "")
             if file == folder / f"{top}.py" or file.is_relative_to(folder / top):
                 vars(sys.modules[name]).setdefault("__latebloom_file__", path)
+                _contents[str(file)] = file.read_bytes()
         for name in aliases:
             sys.modules.pop(name, None)
         for name, module in foreign.items():
@@ -169,8 +172,11 @@ def plugin_sources(names: Iterable[str]) -> dict[str, bytes]:
     """Return the Python files among what a configuration imports and the files that came with them, by path."""
     wanted = {name for name in names if name.endswith(".py")}
     modules = [module for module in sys.modules.values() if getattr(module, "__latebloom_file__", None) in wanted]
-    files = wanted | {str(module.__file__) for module in modules}
-    return {name: Path(name).read_bytes() for name in sorted(files) if Path(name).is_file()}
+    files = sorted(wanted | {str(module.__file__) for module in modules})
+    for name in files:
+        if name not in _contents and Path(name).is_file():
+            _contents[name] = Path(name).read_bytes()
+    return {name: _contents[name] for name in files if name in _contents}
 
 
 def receive_sources(sources: dict[str, bytes]) -> None:

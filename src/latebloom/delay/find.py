@@ -162,7 +162,7 @@ def _collect(model: nn.Module, seen: Observation) -> Found:
         attention.append(one)
         held[one.path] = (*one.modules, *feeding)
     passed_over = {
-        _part(model, path): f"{class_name(model.get_submodule(path))} mixes tokens without attention"
+        _part(model, path): f"{class_name(model.get_submodule(_part(model, path)))} mixes tokens without attention"
         for path in seen.mixers
     }
     words = {"self": "self-attention", "cross": "cross-attention", "sliding": "sliding-window attention"}
@@ -174,9 +174,10 @@ def _collect(model: nn.Module, seen: Observation) -> Found:
 
 
 def _part(model: nn.Module, path: str) -> str:
-    """Return the residual part of this package's models that a module is the body of; otherwise the module."""
-    parent = path.rpartition(".")[0]
-    return parent if path.endswith(".body") and hasattr(model.get_submodule(parent), "role") else path
+    """Return the residual part of this package's models that a module is in; otherwise the module."""
+    names = path.split(".")
+    around = (".".join(names[:depth]) for depth in range(len(names), 0, -1))
+    return next((outer for outer in around if hasattr(model.get_submodule(outer), "role")), path)
 
 
 def _mixes(seen: Observation, path: str) -> bool:

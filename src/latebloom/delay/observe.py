@@ -127,7 +127,7 @@ class _Comparison:
             path: {self.whole.events[index].function: found[index] for index in events[path]} for path in events
         }
         return [
-            Attention(path, tuple(chains[path]), tuple(calls), next(iter(calls.values()), "self"))
+            Attention(path, tuple(chains[path]), tuple(calls), *list(calls.values())[:1])
             for path, calls in functions.items()
         ]
 
