@@ -5,6 +5,9 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES, MATCHED, build
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from latebloom import DelayedAttention, at_step
 from latebloom.errors import ConfigError
@@ -149,6 +152,19 @@ def test_a_block_of_attention_and_mlp_that_layers_share_is_held_as_one():
             parameter.div_(2.0)
     delay.remove()
     assert torch.equal(logits(model), before)
+
+
+@pytest.mark.parametrize("family", ["bamba", "olmo_hybrid"])
+def test_attention_in_a_kernel_that_torch_does_not_see_is_known_by_its_name(family):
+    def kernel(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+
+    AttentionInterface.register("unseen", kernel)
+    AttentionMaskInterface.register("unseen", sdpa_mask)
+    model = build(family)
+    model.config._attn_implementation = "unseen"
+    assert list(delayed(model).found.matched) == MATCHED[family]
 
 
 def test_names_and_predicates_override_the_search():

@@ -99,11 +99,19 @@ def examine(
     named = [f"{name}.body" if has_gate(root.get_submodule(name)) else name for name in named]
     try:
         seen = observe(root, run, kinds if where is None else (), named)
+        if where is None and (unseen := _unseen_kernels(root, seen)):
+            seen = observe(root, run, kinds, [*named, *unseen])
     except Exception as error:  # models of other libraries raise anything
         raise ConfigError(f"example: the forward pass of {type(root).__name__} failed: {first_line(error)}") from error
     found = _collect(root, seen)
     refusals = tuple(_refusals(root, seen, found, leaves_out, is_chosen=where is not None))
     return replace(found, refusals=refusals).within(path)
+
+
+def _unseen_kernels(model: nn.Module, seen: Observation) -> list[str]:
+    """Return attention by its name that mixes tokens in a kernel that torch does not see."""
+    found = look_at_names(model).matched if seen.mixers else ()
+    return [name for name in found if any(is_inside(mixer, name) for mixer in seen.mixers)]
 
 
 def look_at_names(model: nn.Module) -> Found:
