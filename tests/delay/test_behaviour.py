@@ -148,6 +148,9 @@ def test_an_lstm_encoder_that_only_cross_attention_reads_is_refused_and_can_be_a
     assert delay.found.matched == ("decoder.self_attn",)
     assert "decoder.multihead_attn: MultiheadAttention is cross-attention, which was not chosen" in repr(delay)
     delay.remove()
+    wrong: Any = ["slef"]
+    with pytest.raises(ConfigError, match="kinds: 'slef' is not known; did you mean 'self'"):
+        DelayedAttention(model, optimizer, until=at_step(2), kinds=wrong)
     with pytest.warns(UserWarning, match=expected):
         DelayedAttention(model, optimizer, until=at_step(2), allow=["no gradient"])
 

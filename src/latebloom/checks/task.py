@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from latebloom.checks.check import Fails, checks, require, skip
 from latebloom.errors import first_line
-from latebloom.tasks import Batch, Task, contract
+from latebloom.tasks import Batch, Split, Task, contract
 
 KEYED = "draw random numbers with integers(key, rows, ...) from latebloom.tasks.random, not with torch.randint"
 MANY = 1024
@@ -23,8 +23,8 @@ def lengths_of(task: Task) -> list[int]:
     return sorted({shortest, min(shortest + 3, longest), longest})
 
 
-def draw(task: Task, length: int, *, seed: int = 1, split: str = "train", index: int = 0, size: int = 16) -> Batch:
-    return task.batch(seed, split, index, length=length, size=size)  # type: ignore[arg-type]
+def draw(task: Task, length: int, *, seed: int = 1, split: Split = "train", index: int = 0, size: int = 16) -> Batch:
+    return task.batch(seed, split, index, length=length, size=size)
 
 
 def _parts(batch: Batch) -> list[Tensor]:

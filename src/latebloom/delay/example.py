@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from latebloom.delay.observe import undisturbed
 from latebloom.errors import ConfigError
 
 Example = Mapping[str, Any] | tuple[Any, ...] | Tensor
@@ -53,7 +54,7 @@ def guess(model: nn.Module) -> Callable[[], Any] | None:
     for example in candidates:
         try:
             call = call_with(model, example)
-            with torch.random.fork_rng(), torch.no_grad():
+            with undisturbed(model), torch.no_grad():
                 call()
         except Exception:  # models raise anything on inputs that they do not expect
             continue

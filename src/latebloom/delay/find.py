@@ -92,6 +92,9 @@ def examine(
 ) -> Found:
     """Return the attention of a model, as a pass that `run` makes through the part at `path` shows it."""
     root = model.get_submodule(path)
+    for kind in kinds:
+        if kind not in KINDS:
+            raise unknown("kinds", kind, KINDS)
     if where is None:
         named = [name for name, module in root.named_modules() if has_gate(module)]
     else:
@@ -99,7 +102,7 @@ def examine(
     named = [f"{name}.body" if has_gate(root.get_submodule(name)) else name for name in named]
     try:
         seen = observe(root, run, kinds if where is None else (), named)
-        if where is None and (unseen := _unseen_kernels(root, seen)):
+        if where is None and set(kinds) == set(KINDS) and (unseen := _unseen_kernels(root, seen)):
             seen = observe(root, run, kinds, [*named, *unseen])
     except Exception as error:  # models of other libraries raise anything
         raise ConfigError(f"example: the forward pass of {type(root).__name__} failed: {first_line(error)}") from error
@@ -116,9 +119,9 @@ def _unseen_kernels(model: nn.Module, seen: Observation) -> list[str]:
 
 def look_at_names(model: nn.Module) -> Found:
     """Return the attention of a model that cannot be called, by what is known of the names in its library."""
-    attention, passed_over = list[str](), dict[str, str]()
+    attention, passed_over, libraries = list[str](), dict[str, str](), libraries_of(model)
     for name, module in model.named_modules():
-        reasons = (library.classify(model, name, module) for library in libraries_of(model))
+        reasons = (library.classify(model, name, module) for library in libraries)
         reason = next((reason for reason in reasons if reason is not None), None)
         if reason == "" and not any(is_inside(name, one) for one in attention):
             attention.append(name)

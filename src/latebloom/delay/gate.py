@@ -85,9 +85,9 @@ class GatedForward:
             self.module.forward = self._replaced
 
     def forward(self, *positional: Any, **named: Any) -> Any:
-        value = self.gate.value
-        if isinstance(value, float) and value == 0.0:
+        if self.gate.is_closed:
             return self._left_out(positional, named)
+        value = self.gate.value
         output = self._original(*positional, **named)
         if isinstance(value, float) or not self.is_last:
             return output
@@ -107,9 +107,9 @@ class GatedForward:
         with torch.no_grad():
             output = self._original(*positional, **named)
         first = output[0] if isinstance(output, tuple) else output
-        for key, value in arguments.items():
-            if isinstance(self.module, nn.MultiheadAttention) and output[1] is not None:
-                break  # its caller wants the weights, which must be computed
+        # If the caller of torch's attention wants the weights, they must be computed in every call.
+        wants_weights = isinstance(self.module, nn.MultiheadAttention) and output[1] is not None
+        for key, value in () if wants_weights else arguments.items():
             if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:-1] == first.shape[:-1]:
                 self._form = Form(key, first.shape[-1], len(output) if isinstance(output, tuple) else None)
                 break
@@ -140,7 +140,7 @@ class GatedResidual:
 
     def forward(self, x: Tensor) -> Tensor:
         value = self.gate.value
-        if isinstance(value, float) and value == 0.0:
+        if self.gate.is_closed:
             if not _is_distributed():
                 return x
             value = torch.zeros((), device=x.device)

@@ -69,7 +69,7 @@ def observe(
 
     Attention of these `kinds` is left out, and the modules that are `named`, whatever they do.
     """
-    with _undisturbed(model):
+    with undisturbed(model):
         whole = Recording(model, run)
         found: dict[int, Kind] = {}
         for index, event in enumerate(whole.events):
@@ -291,7 +291,7 @@ def _is_one_token(sources: list[Tensor], line: Tensor) -> bool:
 
 
 @contextmanager
-def _undisturbed(model: nn.Module) -> Iterator[None]:
+def undisturbed(model: nn.Module) -> Iterator[None]:
     """Run in evaluation mode; restore modes, weights, buffers and random numbers afterwards."""
     modes = {module: module.training for module in model.modules()}
     frozen = [p for p in model.parameters() if p.is_floating_point() and not p.requires_grad]

@@ -1,14 +1,16 @@
 """The base of the callbacks for different trainers."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 from torch import nn
 
-from latebloom.delay.find import Where
+from latebloom.delay.example import Example
+from latebloom.delay.find import Found, Where
 from latebloom.delay.hooks import DelayedAttention
+from latebloom.delay.observe import KINDS, Kind
 from latebloom.delay.policy import Hold
 from latebloom.delay.triggers import Trigger
 from latebloom.errors import ConfigError
@@ -23,13 +25,15 @@ class DelayCallback:
         *,
         hold: Hold = "bypass",
         ramp_steps: int = 0,
-        where: Where | None = None,
+        where: Where | Found | None = None,
+        kinds: Collection[Kind] = KINDS,
+        allow: Collection[str] = (),
         measure: Callable[[float], float] | None = None,
-        example: Mapping[str, Any] | None = None,
+        example: Example | None = None,
     ) -> None:
         self.until = until
         self._settings: dict[str, Any] = {"until": until, "hold": hold, "ramp_steps": ramp_steps}
-        self._settings |= {"where": where, "measure": measure, "example": example}
+        self._settings |= {"where": where, "kinds": kinds, "allow": allow, "measure": measure, "example": example}
         self.delay: DelayedAttention | None = None
 
     def _begin(
