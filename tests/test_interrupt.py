@@ -12,6 +12,7 @@ MODULE, FUNCTION = ENTRY.split(":")
 
 SCRIPT = f"""
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.{{handler}})  # whatever this suite was started with
 
 class Interrupter:
     def find_spec(name, path=None, target=None):
@@ -32,7 +33,7 @@ sys.argv = ["latebloom", *{{words!r}}]
 )
 def test_ctrl_c_while_something_is_imported_is_one_line(moment, tmp_path):
     words = ["train", "--recipe", "demo-dat", "--out", "run", "training.steps=100000"]
-    script = SCRIPT.format(moment=moment, words=words)
+    script = SCRIPT.format(moment=moment, words=words, handler="default_int_handler")
     ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert ran.stderr == "latebloom: stopped at once; a run keeps its last checkpoint\n"
     assert ran.returncode == 130
@@ -40,7 +41,8 @@ def test_ctrl_c_while_something_is_imported_is_one_line(moment, tmp_path):
 
 
 LOSES_INTERRUPTS = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from latebloom import cli
 from latebloom.__main__ import main
 
@@ -65,9 +67,7 @@ def test_ctrl_c_is_not_lost_in_code_that_catches_everything():
 
 def test_a_command_whose_interrupts_are_ignored_goes_on_ignoring_them(tmp_path):
     """As a shell starts `latebloom ... &` from a script."""
-    script = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + SCRIPT.format(
-        moment="argparse", words=["list"]
-    )
+    script = SCRIPT.format(moment="argparse", words=["list"], handler="SIG_IGN")
     ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
     assert "demo-dat" in ran.stdout

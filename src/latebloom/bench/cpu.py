@@ -98,4 +98,4 @@ def take_turn(seconds: float) -> tuple[float, float]:
     while (passed := time.perf_counter() - started) < seconds:
         _advance()
         steps += 1
-    return steps / passed, product_peak(CPU, 1024)
+    return steps / passed, product_peak(CPU, 1024, seconds)

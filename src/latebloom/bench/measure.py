@@ -114,9 +114,11 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def product_peak(device: torch.device, size: int) -> float:
+def product_peak(device: torch.device, size: int, seconds: float = 0.5) -> float:
     """Return the floating-point operations per second of a large float32 matrix product, as torch is set now."""
     left, right = torch.randn(2, size, size, device=device)
     timed(lambda: left @ right, 1, device)  # cold
-    best = min(timed(lambda: left @ right, 3, device) for _ in range(5))
-    return 2 * size**3 / best
+    started, times = time.perf_counter(), list[float]()
+    while not times or time.perf_counter() - started < seconds:
+        times.append(timed(lambda: left @ right, 3, device))
+    return 2 * size**3 / min(times)
