@@ -35,8 +35,8 @@ from torch.utils.data import IterableDataset
 from transformers import OlmoHybridConfig, OlmoHybridForCausalLM, PrinterCallback, Trainer, TrainerCallback
 
 import latebloom as lb
-from latebloom.engine.checkpoint import write_json
 from latebloom.engine.environment import describe_environment
+from latebloom.engine.files import write_json
 from latebloom.integrations.transformers import DelayedAttentionCallback
 from latebloom.tasks import Stream
 

@@ -104,28 +104,46 @@ def test_a_wrong_word_is_one_sentence(mistake, folder, capsys):
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+CHANGED = "is missing or was changed after the run had finished"
 DAMAGE = {
-    "no model": ("model/model.safetensors", None, "run is damaged: there is no run/model/model.safetensors"),
-    "half a model": ("model/model.safetensors", "x", "run/model is not a model of this library"),
-    "no evaluation": ("evaluation.json", None, "run/evaluation.json cannot be read"),
-    "another evaluation": ("evaluation.json", "[]", "run/evaluation.json is damaged: there is no training_length, len"),
-    "another result": ("result.json", "{}", "run/result.json is damaged: there is no switch_step"),
-    "another configuration": (
-        "config.json",
-        "{}",
-        "run holds no run: its config.json is damaged or not from a run",
-    ),
+    "no model": ("model/model.safetensors", None, f"run is damaged: model/model.safetensors {CHANGED}"),
+    "half a model": ("model/model.safetensors", "x", f"run is damaged: model/model.safetensors {CHANGED}"),
+    "no evaluation": ("evaluation.json", None, f"run is damaged: evaluation.json {CHANGED}"),
+    "another evaluation": ("evaluation.json", "[]", f"run is damaged: evaluation.json {CHANGED}"),
+    "another result": ("result.json", "{}", f"run is damaged: result.json {CHANGED}"),
+    "another manifest": ("manifest.json", "[]", f"run is damaged: manifest.json {CHANGED}"),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("words", [("evaluate", "run"), ("train", "--out", "run")], ids=["evaluate", "train"])
-def test_a_damaged_run_is_one_sentence(damage, words, folder, capsys):
+def test_a_damaged_run_is_one_sentence_and_its_checkpoint_restores_it(damage, folder, capsys):
     file, content, sentence = DAMAGE[damage]
+    path = folder / "run" / file
+    right = path.read_bytes()
     if content is None:
-        (folder / "run" / file).unlink()
+        path.unlink()
     else:
-        (folder / "run" / file).write_text(content)
+        path.write_text(content)
+    told = complaint(capsys, "evaluate", "run")
+    assert sentence in told
+    assert told.endswith("restore it from the last checkpoint with: latebloom train --out run")
+    with pytest.warns(UserWarning, match=f"run: {file} was damaged and is restored from the last checkpoint"):
+        main(["train", "--out", "run", "--device", "cpu"])
+    if file not in ("result.json", "manifest.json"):  # these have the time and the second start of the run in them
+        assert path.read_bytes() == right
+    main(["evaluate", "run", "--lengths", "5"])
+
+
+@pytest.mark.parametrize("words", [("evaluate", "run"), ("train", "--out", "run")], ids=["evaluate", "train"])
+@pytest.mark.parametrize(
+    ("file", "content", "sentence"),
+    [
+        ("config.json", "{}", "run holds no run: its config.json is damaged or not from a run"),
+        ("metrics.jsonl", "{}", f"run is damaged: metrics.jsonl {CHANGED}; train the run again in another folder"),
+    ],
+)
+def test_what_no_checkpoint_restores_is_one_sentence(words, file, content, sentence, folder, capsys):
+    (folder / "run" / file).write_text(content)
     assert sentence in complaint(capsys, *words)
 
 
@@ -140,13 +158,16 @@ def test_too_large_a_model_is_one_sentence(folder, capsys):
     assert "there is not enough memory for this; use smaller settings, such as model.width" in complaint(capsys, *words)
 
 
-def test_an_error_of_another_kind_is_not_hidden(monkeypatch):
+def test_an_error_that_nobody_foresaw_is_one_sentence_with_its_traceback_in_a_file(monkeypatch, capsys):
     def fail(*words: object) -> None:
         raise RuntimeError("something else")
 
     monkeypatch.setattr("latebloom.cli.parse", fail)
-    with pytest.raises(RuntimeError, match="something else"):
-        main(["list"])
+    told = complaint(capsys, "list")
+    assert told.startswith("this is a mistake in latebloom or in a plugin (RuntimeError: something else); what was")
+    log = Path(told.rpartition(" ")[2])
+    assert 'raise RuntimeError("something else")' in log.read_text()
+    log.unlink()
 
 
 def test_changes_may_stand_anywhere_between_the_options():

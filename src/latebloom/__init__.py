@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from latebloom.delay.policy import Delay
     from latebloom.engine.loop import TrainedRun, run
     from latebloom.engine.settings import Phase, Training
+    from latebloom.errors import LatebloomError
     from latebloom.evaluation import Evaluating, Evaluation, evaluate
     from latebloom.models import SequenceModel, hybrid, lstm, transformer
     from latebloom.probes.inspect import Inspection, inspect
@@ -29,6 +30,7 @@ __all__ = [
     "Evaluating",
     "Evaluation",
     "Inspection",
+    "LatebloomError",
     "ModularSum",
     "Phase",
     "Recall",
@@ -60,6 +62,7 @@ _HOMES = {
     "api": "train",
     "config": "RunConfig load_config",
     "delay": "DelayedAttention at_fraction at_step at_tokens when when_beyond when_plateau",
+    "errors": "LatebloomError",
     "evaluation": "Evaluating Evaluation evaluate",
     "models": "SequenceModel hybrid lstm transformer",
     "probes.inspect": "Inspection inspect",

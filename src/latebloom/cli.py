@@ -2,15 +2,18 @@
 
 import re
 import sys
+import traceback
+import warnings
 from argparse import Namespace
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import partial
+from tempfile import NamedTemporaryFile
 
 from latebloom import __version__
 from latebloom.arguments import Parser
 from latebloom.commands import command_names, load_command
-from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, catch_full_disk
+from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, catch_write_errors, first_line
 
 DESCRIPTION = "Delayed attention training: sequence models trained on short sequences that work on long ones."
 EPILOG = """Options of a command: latebloom COMMAND --help. Completion with Tab: eval "$(latebloom completion bash)",
@@ -52,20 +55,34 @@ def _main_parser(names: list[str]) -> Parser:
     return parser
 
 
+def _describe_unforeseen(error: Exception) -> str:
+    """Return one sentence for an error that no code has foreseen; its traceback goes into a file."""
+    if isinstance(error, MemoryError) or re.search("out of memory|can't allocate memory", str(error)):
+        return (
+            "there is not enough memory for this; use smaller settings, such as model.width=32, "
+            "training.delayed.batch_size=32 and training.full.batch_size=32"
+        )
+    with NamedTemporaryFile("w", prefix="latebloom-", suffix=".log", delete=False) as log:
+        log.write("".join(traceback.format_exception(error)))
+    return (
+        f"this is a mistake in latebloom or in a plugin ({type(error).__name__}: {first_line(error)}); what was saved "
+        f"before is complete, and the traceback is in {log.name}"
+    )
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence and exit status 2."""
     words = sys.argv[1:] if arguments is None else arguments
+    warnings.formatwarning = lambda message, *_, **__: f"Note: {message}.\n"
     try:
-        with catch_full_disk("the output of this command"):
+        with catch_write_errors("the output of this command"):
             parse(words)()
     except LatebloomError as error:
         message, status = str(error), 130 if isinstance(error, InterruptedRun) else 2
-    except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and not re.search("out of memory|can't allocate memory", str(error)):
-            raise
-        message = "there is not enough memory for this; use smaller settings, such as model.width=32, "
-        message += "training.delayed.batch_size=32 and training.full.batch_size=32"
-        status = 2
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        message, status = _describe_unforeseen(error), 2
     else:
         return
     print(f"latebloom: {message}", file=sys.stderr)

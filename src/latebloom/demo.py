@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from latebloom.config import RunConfig, with_overrides
-from latebloom.engine.checkpoint import write_file, write_json
+from latebloom.engine.files import write_file, write_json
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.loop import TrainedRun
 from latebloom.engine.schedule import unfinished_warmups

@@ -19,7 +19,15 @@ class CheckpointError(LatebloomError):
     """A checkpoint or run folder that is damaged, foreign, or in use."""
 
 
-class DiskFullError(LatebloomError):
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint whose files are missing, or not as they were written."""
+
+
+class DiskError(LatebloomError):
+    """A file could not be written; files written before are complete."""
+
+
+class DiskFullError(DiskError):
     """The disk is full; files written before are complete."""
 
 
@@ -54,15 +62,34 @@ def require(condition: bool, field: str, value: object, wanted: str) -> None:
         raise ConfigError(f"{field}: {value!r} is not possible; it must be {wanted}")
 
 
+DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
 @contextmanager
-def catch_full_disk(place: Path | str) -> Iterator[None]:
-    """Raise DiskFullError if the disk fills up while `place` is written, whichever library notices."""
+def catch_write_errors(place: Path | str) -> Iterator[None]:
+    """Raise DiskError if `place` cannot be written, whichever library notices."""
     try:
         yield
     except Exception as error:
         number = getattr(error, "errno", None)
-        if number not in (errno.ENOSPC, errno.EDQUOT) and "(os error 28)" not in str(error):  # safetensors has no errno
+        if number in DISK_IS_FULL or "(os error 28)" in str(error):  # safetensors has no errno
+            raise DiskFullError(
+                f"the disk is full: {place} could not be written; free some space and run the same command to continue"
+            ) from error
+        if not isinstance(error, OSError) or number is None or isinstance(error, _OF_PROCESSES):
             raise
-        raise DiskFullError(
-            f"the disk is full: {place} could not be written; free some space and run the same command to continue"
+        raise DiskError(
+            f"{error.filename or place} could not be written ({error.strerror}); what was saved before is complete, "
+            "and the same command continues it"
         ) from error
+
+
+_OF_PROCESSES = (
+    BlockingIOError,
+    ChildProcessError,
+    ConnectionError,
+    InterruptedError,
+    ProcessLookupError,
+    TimeoutError,
+)
+"""Errors of the operating system that are not about files."""

@@ -11,7 +11,7 @@ from typing import Literal
 from rich.console import Console
 
 from latebloom.config import RunConfig
-from latebloom.engine.checkpoint import write_json
+from latebloom.engine.files import write_json
 from latebloom.engine.folder import RunFolder, read_json
 from latebloom.engine.loop import TrainedRun
 from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, require

@@ -12,8 +12,8 @@ from latebloom.engine.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
     save_checkpoint,
-    write_json,
 )
+from latebloom.engine.files import write_json
 from latebloom.errors import CheckpointError
 
 TENSORS = {"model": {"weight": torch.arange(6.0).reshape(2, 3)}, "random": {"cpu": torch.get_rng_state()}}
@@ -71,7 +71,7 @@ def test_a_write_that_is_cut_off_anywhere_leaves_the_old_checkpoint_and_nothing_
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", dying(os.fsync))
         patch.setattr(os, "rename", dying(os.rename))
-        patch.setattr(checkpoint, "_write_flushed", dying(checkpoint._write_flushed))
+        patch.setattr(checkpoint, "write_flushed", dying(checkpoint.write_flushed))
         try:
             save_checkpoint(tmp_path, TENSORS, {"step": 2}, "abc")
             finished = True

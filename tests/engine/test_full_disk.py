@@ -12,8 +12,8 @@ from safetensors import SafetensorError
 
 from latebloom import run
 from latebloom.cli import main
-from latebloom.engine import checkpoint
-from latebloom.errors import DiskFullError, catch_full_disk
+from latebloom.engine import checkpoint, files
+from latebloom.errors import DiskFullError, catch_write_errors
 from latebloom.results.file import write_results
 
 SMALL_DISK = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
@@ -25,8 +25,9 @@ class Disk:
 
     def __init__(self, monkeypatch) -> None:
         self.files_left = sys.maxsize
-        self._write = checkpoint._write_flushed
-        monkeypatch.setattr(checkpoint, "_write_flushed", self.write)
+        self._write = files.write_flushed
+        for module in (checkpoint, files):
+            monkeypatch.setattr(module, "write_flushed", self.write)
 
     def write(self, path, content) -> None:
         self.files_left -= 1
@@ -48,12 +49,12 @@ def test_whichever_file_meets_it_the_run_goes_on_when_there_is_room(tiny, tmp_pa
 
 
 def test_the_old_file_stays_where_the_new_one_has_no_room(tmp_path, monkeypatch):
-    checkpoint.write_json(tmp_path / "a.json", "old")
+    files.write_json(tmp_path / "a.json", "old")
     write_results(tmp_path / "results.parquet", [])
     before = (tmp_path / "results.parquet").read_bytes()
     Disk(monkeypatch).files_left = 0
     with pytest.raises(OSError, match="No space left"):
-        checkpoint.write_json(tmp_path / "a.json", "new")
+        files.write_json(tmp_path / "a.json", "new")
     with pytest.raises(DiskFullError, match=r"the disk is full: .*results.parquet could not be written"):
         write_results(tmp_path / "results.parquet", [])
     assert (tmp_path / "a.json").read_text() == '"old"\n'
@@ -62,9 +63,9 @@ def test_the_old_file_stays_where_the_new_one_has_no_room(tmp_path, monkeypatch)
 
 
 def test_a_library_with_an_error_of_its_own_is_understood(tmp_path):
-    with pytest.raises(DiskFullError), catch_full_disk(tmp_path):
+    with pytest.raises(DiskFullError), catch_write_errors(tmp_path):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
-    with pytest.raises(SafetensorError), catch_full_disk(tmp_path):
+    with pytest.raises(SafetensorError), catch_write_errors(tmp_path):
         raise SafetensorError("Error while serializing: I/O error: Permission denied (os error 13)")
 
 

@@ -23,7 +23,8 @@ def test_a_run_leaves_everything_in_its_folder(tiny, tmp_path):
     trained = run(tiny, tmp_path / "a", observe=seen.append)
     names = sorted(path.name for path in (tmp_path / "a").iterdir() if not path.name.startswith("."))
     assert names == [
-        "checkpoints", "config.json", "environment.json", "evaluation.json", "metrics.jsonl", "model", "result.json",
+        "checkpoints", "config.json", "environment.json", "evaluation.json", "manifest.json", "metrics.jsonl",
+        "model", "result.json",
     ]  # fmt: skip
     assert trained.switch_step == 12
     assert trained.result["switch_reason"] == "step 12 was reached"
@@ -166,7 +167,7 @@ def test_what_is_tested_is_what_is_saved_with_a_ramp_that_has_just_ended(tiny, t
     assert TrainedRun.load(tmp_path).evaluate() == trained.evaluation
 
 
-@pytest.mark.parametrize("change", ["step", "missing", "delay", "weights"])
+@pytest.mark.parametrize("change", ["missing", "delay", "weights"])
 def test_a_checkpoint_that_is_not_this_runs_is_refused_in_one_sentence(tiny, tmp_path, change):
     """Written as ours, digests and all, but with other contents."""
     from latebloom.engine.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
@@ -180,22 +181,34 @@ def test_a_checkpoint_that_is_not_this_runs_is_refused_in_one_sentence(tiny, tmp
     newest = latest_checkpoint(tmp_path / "checkpoints")
     assert newest is not None
     tensors, state = load_checkpoint(newest, tiny.hashes)
-    if change == "step":  # a hand on state.json alone
-        content = json.loads((newest / "state.json").read_text())
-        content["state"]["trainer"]["step"] += 1
-        (newest / "state.json").write_text(json.dumps(content))
+    if change == "missing":
+        del state["trainer"]
+    elif change == "delay":
+        state["trainer"]["runs"][0]["memory"] = None
     else:
-        if change == "missing":
-            del state["trainer"]
-        elif change == "delay":
-            state["trainer"]["runs"][0]["memory"] = None
-        else:
-            tensors["model"].pop("logits.weight")
-        save_checkpoint(tmp_path / "checkpoints", tensors, state, tiny.hash)
+        tensors["model"].pop("logits.weight")
+    save_checkpoint(tmp_path / "checkpoints", tensors, state, tiny.hash)
     with pytest.raises(CheckpointError) as caught:
         run(tiny, tmp_path)
     assert "\n" not in str(caught.value)
     assert newest.name in str(caught.value)
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tiny, tmp_path):
+    def stop(progress):
+        if progress.step >= 12:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(InterruptedRun):
+        run(tiny, tmp_path, observe=stop)
+    older, newest = sorted((tmp_path / "checkpoints").iterdir())
+    content = json.loads((newest / "state.json").read_text())
+    content["state"]["trainer"]["step"] += 1
+    (newest / "state.json").write_text(json.dumps(content))
+    told = f"{newest.name} is damaged: state.json was changed after it was written; the run continues from {older.name}"
+    with pytest.warns(UserWarning, match=told):
+        trained = run(tiny, tmp_path)
+    assert trained.evaluation == run(tiny).evaluation
 
 
 def test_when_beyond_is_measured_on_held_out_sequences_and_recorded(tiny, tmp_path):

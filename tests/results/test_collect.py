@@ -86,10 +86,13 @@ def test_a_folder_of_another_run_or_a_damaged_one_is_refused(finished, tiny):
         collect(replace(finished, config=replace(tiny, seed=9)))
     with open(finished.folder / "metrics.jsonl", "a") as file:
         file.write('{"step": 3, "loss": ')
+    with pytest.raises(CheckpointError, match=r"is damaged: metrics.jsonl is missing or was changed"):
+        collect(finished)
+    Path(finished.folder / "manifest.json").unlink()  # as in runs of version 0.1
     with pytest.raises(CheckpointError, match=r"metrics.jsonl is damaged in line \d+"):
         collect(finished)
     Path(finished.folder / "metrics.jsonl").unlink()
-    with pytest.raises(CheckpointError, match=r"metrics.jsonl cannot be read"):
+    with pytest.raises(CheckpointError, match=r"is damaged: metrics.jsonl is missing"):
         collect(finished)
 
 

@@ -16,6 +16,7 @@ from processes import workers_of
 
 from latebloom import run
 from latebloom.cli import main
+from latebloom.engine.folder import IN_USE
 from latebloom.errors import CheckpointError, InterruptedRun, LatebloomError
 from latebloom.results.file import read_results
 from latebloom.results.settings import changes
@@ -217,6 +218,18 @@ def test_a_run_that_fails_is_in_the_results_with_its_reason(plan, tmp_path):
 def test_an_arm_whose_choices_all_fail_is_an_error(plan, tmp_path):
     with pytest.raises(LatebloomError, match="every choice of arm tuned on composite failed: no luck"):
         execute("mine", plan, tmp_path, lambda configs, folder: dict.fromkeys(configs, "no luck"))
+
+
+def test_a_run_that_another_process_trains_has_not_failed_and_changes_no_choice(plan, tmp_path):
+    def busy(configs, folder):
+        return in_turn(dict(list(configs.items())[1:]), folder) | {next(iter(configs)): f"x {IN_USE}"}
+
+    with pytest.raises(LatebloomError, match=f"{IN_USE}; give the same command again when that process has ended"):
+        execute("mine", plan, tmp_path / "busy", busy)
+    execute("mine", plan, tmp_path / "busy", in_turn)
+    execute("mine", plan, tmp_path / "whole", in_turn)
+    choices = [(tmp_path / name / "choices.json").read_bytes() for name in ("busy", "whole")]
+    assert choices[0] == choices[1]
 
 
 def test_two_studies_do_not_share_a_folder(plan, tmp_path):

@@ -54,7 +54,9 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_stopping_the_parent_stops_the_workers_and_keeps_what_they_reached(tiny, tmp_path, number):
-    endless = replace(tiny, training=replace(tiny.training, steps=1_000_000, checkpoint_every=20))
+    rare = 10**6 if number == signal.SIGKILL else 3  # the workers of a killed study stop before they next log
+    training = replace(tiny.training, steps=1_000_000, checkpoint_every=20, log_every=rare, check_every=rare)
+    endless = replace(tiny, training=training)
     (tmp_path / "config.json").write_text(json.dumps(endless.to_json()))
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "config.json"), str(tmp_path / "out")]
@@ -74,3 +76,15 @@ def test_stopping_the_parent_stops_the_workers_and_keeps_what_they_reached(tiny,
     while living(started) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert living(started) == set()  # nobody trains on unseen
+
+
+def test_a_run_that_another_process_still_trains_is_waited_for(tiny, tmp_path):
+    """As by the workers of a study that was killed a moment ago, which save before they end."""
+    lock = "import fcntl, pathlib, sys, time\nfile = open(sys.argv[1], 'w')\nfcntl.flock(file, fcntl.LOCK_EX)\n"
+    (tmp_path / "a").mkdir()
+    command = [sys.executable, "-c", lock + "print('locked', flush=True)\ntime.sleep(2)", str(tmp_path / "a" / ".lock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        assert train_all({"a": tiny}, tmp_path, workers=1, device="cpu") == {}
+    assert (tmp_path / "a" / "result.json").exists()

@@ -10,8 +10,8 @@ from rich.table import Table
 from latebloom.bench.arms import check_peers
 from latebloom.bench.cpu import bench_cpu
 from latebloom.bench.gpu import bench_gpu, hundred_seeds
-from latebloom.engine.checkpoint import write_json
 from latebloom.engine.environment import choose_device, describe_environment
+from latebloom.engine.files import write_json
 from latebloom.layers.precision import Precision
 from latebloom.studies.local import usable_cores
 

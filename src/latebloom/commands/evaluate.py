@@ -30,7 +30,7 @@ def run(options: Namespace) -> None:
     from rich.progress import Progress
 
     from latebloom.config import short_hash
-    from latebloom.engine.checkpoint import write_json
+    from latebloom.engine.files import write_json
     from latebloom.engine.loop import TrainedRun
     from latebloom.lengths import parse_lengths
     from latebloom.report.study_tables import run_table

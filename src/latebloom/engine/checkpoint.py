@@ -5,10 +5,10 @@ every file and the folder are flushed to disk, and a rename makes it visible in 
 each file, to detect damage. Nothing is ever unpickled.
 """
 
-import hashlib
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,38 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from latebloom.errors import CheckpointError
+from latebloom.engine.files import TEMPORARY, digest, flush_folder, json_digest, remove_folder, write_flushed
+from latebloom.errors import CheckpointError, DamagedCheckpointError
 
 Tensors = dict[str, dict[str, Tensor]]
 """The tensors of a checkpoint, by file and by name."""
 FORMAT = 2
 KEPT = 2
 """The number of checkpoints of a run that are kept."""
-_TEMPORARY = ".writing-"
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Replace a file atomically: a reader sees the old or the new content, never a part."""
-    temporary = path.with_name(f"{_TEMPORARY}{path.name}")
-    try:
-        _write_flushed(temporary, content)
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    _flush_folder(path.parent)
-
-
-def write_json(path: Path, data: Any) -> None:
-    write_file(path, (json.dumps(data, indent=2) + "\n").encode())
-
-
-def remove_folder(path: Path) -> None:
-    """Rename a folder before its files are removed, so that it is complete or absent if the process is killed."""
-    doomed = path.with_name(f"{_TEMPORARY}gone-{path.name}")
-    shutil.rmtree(doomed, ignore_errors=True)
-    os.rename(path, doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def save_checkpoint(folder: Path, tensors: Tensors, state: dict[str, Any], run: str) -> Path:
@@ -55,28 +31,28 @@ def save_checkpoint(folder: Path, tensors: Tensors, state: dict[str, Any], run: 
     from safetensors.torch import save
 
     target = folder / f"step-{state['step']:08d}"
-    temporary = folder / f"{_TEMPORARY}{target.name}"
+    temporary = folder / f"{TEMPORARY}{target.name}"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     digests = {}
     try:
         for name, group in tensors.items():
             content = save({key: value.detach().cpu().contiguous() for key, value in group.items()})
-            digests[name] = _digest(content)
-            _write_flushed(temporary / f"{name}.safetensors", content)
-        header = {"format": FORMAT, "run": run, "digests": digests, "state": state, "state_digest": _json_digest(state)}
-        _write_flushed(temporary / "state.json", json.dumps(header).encode())
-        _flush_folder(temporary)
+            digests[name] = digest(content)
+            write_flushed(temporary / f"{name}.safetensors", content)
+        header = {"format": FORMAT, "run": run, "digests": digests, "state": state, "state_digest": json_digest(state)}
+        write_flushed(temporary / "state.json", json.dumps(header).encode())
+        flush_folder(temporary)
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)  # frees the space on a full disk
         raise
     if target.exists():
         remove_folder(target)
     os.rename(temporary, target)
-    _flush_folder(folder)
-    for old in _complete(folder)[:-KEPT]:
+    flush_folder(folder)
+    for old in complete_checkpoints(folder)[:-KEPT]:
         remove_folder(old)
-    for incomplete in folder.glob(f"{_TEMPORARY}*"):
+    for incomplete in folder.glob(f"{TEMPORARY}*"):
         shutil.rmtree(incomplete, ignore_errors=True)
     return target
 
@@ -97,17 +73,28 @@ def load_checkpoint(path: Path, runs: Sequence[str]) -> tuple[Tensors, dict[str,
             )
         state, digests = header["state"], header["digests"]
         contents = {name: (path / f"{name}.safetensors").read_bytes() for name in digests}
-        changed = ["state.json"] if header["state_digest"] != _json_digest(state) else []
-        changed += [f"{name}.safetensors" for name in digests if _digest(contents[name]) != digests[name]]
+        changed = ["state.json"] if header["state_digest"] != json_digest(state) else []
+        changed += [f"{name}.safetensors" for name in digests if digest(contents[name]) != digests[name]]
         if changed:
-            raise CheckpointError(f"checkpoint {path} is damaged: {changed[0]} was changed after it was written")
+            raise DamagedCheckpointError(f"checkpoint {path} is damaged: {changed[0]} was changed after it was written")
         tensors = {name: load(content) for name, content in contents.items()}
         return _upgrade(tensors, state) if header["format"] == 1 else (tensors, state)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-        raise CheckpointError(
-            f"checkpoint {path} is damaged or not a checkpoint of latebloom ({type(error).__name__}: {error}); "
-            "remove it to continue from the one before"
+        raise DamagedCheckpointError(
+            f"checkpoint {path} is damaged or not a checkpoint of latebloom ({type(error).__name__}: {error})"
         ) from error
+
+
+def load_newest(paths: Sequence[Path], runs: Sequence[str]) -> tuple[Path, Tensors, dict[str, Any]]:
+    """Return path, tensors and state of the last of the checkpoints, or of the one before if it is damaged."""
+    *older, newest = paths
+    try:
+        return newest, *load_checkpoint(newest, runs)
+    except DamagedCheckpointError as error:
+        if not older:
+            raise
+        warnings.warn(f"{error}; the run continues from {older[-1].name}", stacklevel=4)
+        return load_newest(older, runs)
 
 
 def _upgrade(tensors: Tensors, state: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
@@ -128,33 +115,10 @@ def _upgrade(tensors: Tensors, state: dict[str, Any]) -> tuple[Tensors, dict[str
 
 def latest_checkpoint(folder: Path) -> Path | None:
     """Return the newest complete checkpoint, or None."""
-    return next(reversed(_complete(folder)), None)
+    return next(reversed(complete_checkpoints(folder)), None)
 
 
-def _complete(folder: Path) -> list[Path]:
+def complete_checkpoints(folder: Path) -> list[Path]:
     """Return the complete checkpoints, the newest last."""
     found = (path for path in folder.glob("step-*") if path.is_dir() and path.name[5:].isdecimal())
     return sorted(found, key=lambda path: int(path.name[5:]))
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _json_digest(state: Any) -> str:
-    return _digest(json.dumps(state, sort_keys=True).encode())
-
-
-def _write_flushed(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

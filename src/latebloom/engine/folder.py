@@ -6,13 +6,16 @@ metrics.jsonl      losses, learning rates, held-out accuracy and the switch, one
 checkpoints/       the newest two checkpoints
 model/             the trained model, for `from_pretrained`
 evaluation.json    accuracy by length
+manifest.json      a digest of each of these files, to detect damage
 result.json        written last: a run with it is finished
 """
 
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+import time
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,11 +23,15 @@ from typing import Any
 
 from latebloom.config import RunConfig, load_config
 from latebloom.differences import MOST_NAMED, describe_differences
-from latebloom.engine.checkpoint import latest_checkpoint, load_checkpoint, write_json
+from latebloom.engine.checkpoint import latest_checkpoint, load_checkpoint
 from latebloom.engine.environment import describe_environment
 from latebloom.engine.extension import extension_obstacle, is_extension
-from latebloom.errors import CheckpointError, ConfigError, catch_full_disk
+from latebloom.engine.files import make_folder, to_json, write_file, write_json
+from latebloom.engine.manifest import FILES, FROM_CHECKPOINT, MANIFEST, damaged_files, write_manifest
+from latebloom.errors import DISK_IS_FULL, CheckpointError, ConfigError, catch_write_errors
 from latebloom.evaluation.result import Evaluation
+
+IN_USE = "is in use: another process is training there"
 
 
 class RunFolder:
@@ -74,6 +81,37 @@ class RunFolder:
         rest = f" and {len(below) - MOST_NAMED} more" if len(below) > MOST_NAMED else ""
         return f"; the runs below it are {', '.join(below[:MOST_NAMED])}{rest}" if below else ""
 
+    def write_result(self, model: Mapping[str, bytes], evaluation: Evaluation, result: dict[str, Any]) -> None:
+        """Write the files of a model, the evaluation, the manifest and, last, the result."""
+        make_folder(self.model)
+        for name, content in model.items():
+            write_file(self.model / name, content)
+        write_json(self.evaluation_file, evaluation.to_json())
+        content = to_json(result)
+        write_manifest(self.path, content)
+        write_file(self.result_file, content)
+
+    def read_result(self, *files: str) -> dict[str, Any]:
+        """Return the result of a finished run; raise if it or one of the files was changed after the run finished."""
+        if damaged := damaged_files(self.path, (*files, "result.json") if files else FILES):
+            cure = f"restore it from the last checkpoint with: latebloom train --out {self.path}"
+            raise CheckpointError(
+                f"{self.path} is damaged: {damaged[0]} is missing or was changed after the run had finished; "
+                f"{cure if self._can_restore(damaged) else 'train the run again in another folder'}"
+            )
+        return read_json(self.result_file, "switch_step", "switch_reason")
+
+    def reopen_if_damaged(self) -> None:
+        """Make a finished run unfinished if its model or results are damaged and a checkpoint can restore them."""
+        damaged = damaged_files(self.path)
+        if damaged and self._can_restore(damaged):
+            names = " and ".join(damaged)
+            warnings.warn(f"{self.path}: {names} was damaged and is restored from the last checkpoint", stacklevel=3)
+            self.result_file.unlink()
+
+    def _can_restore(self, damaged: list[str]) -> bool:
+        return {*damaged} <= {*FROM_CHECKPOINT, MANIFEST} and latest_checkpoint(self.checkpoints) is not None
+
     def read_evaluation(self) -> Evaluation:
         """Return the evaluation at the end of training."""
         return Evaluation.from_json(
@@ -88,15 +126,14 @@ class RunFolder:
         """
         if find_spec("safetensors") is None:
             raise ConfigError("out: saving a run needs the package safetensors, which is not installed")
-        in_use = f"{self.path} is in use: another process is training there"
-        with locked(self.path, in_use), catch_full_disk(self.path):
+        with locked(self.path, f"{self.path} {IN_USE}"), catch_write_errors(self.path):
             self._claim(config, device, extend)
             yield
 
     def _claim(self, config: RunConfig, device: str, extend: bool) -> None:
         """Write configuration and environment, or record that the run is continued or extended."""
         here = describe_environment(config.seed, device)
-        self.checkpoints.mkdir(exist_ok=True)
+        make_folder(self.checkpoints)
         if not self.config_file.exists():
             write_json(self.environment_file, here | {"resumed": []})
             write_json(self.config_file, config.to_json())
@@ -166,18 +203,35 @@ def read_json(file: Path, *needed: str) -> dict[str, Any]:
 @contextmanager
 def locked(folder: Path, in_use: str) -> Iterator[None]:
     """Create a folder and lock it for this process while the context lasts; `in_use` is the error if it is locked."""
-    try:
-        with catch_full_disk(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+    with catch_write_errors(folder):
+        try:
+            make_folder(folder)
             lock = open(folder / ".lock", "w")  # noqa: SIM115 (held until the context ends)
-    except OSError as error:
-        raise ConfigError(f"out: {folder} cannot be written ({error.strerror}); choose another folder") from None
+        except OSError as error:
+            if error.errno in DISK_IS_FULL:
+                raise
+            raise ConfigError(f"out: {folder} cannot be written ({error.strerror}); choose another folder") from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise CheckpointError(in_use) from None
         yield
+
+
+def wait_until_free(folder: Path, seconds: float) -> None:
+    """Wait until no other process has locked a folder, but not longer than some seconds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            with open(folder / ".lock") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.2)
+        except OSError:  # nobody has used it yet
+            return
+        else:
+            return
 
 
 def enclosing_run(path: Path) -> Path | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from latebloom.config import RunConfig
-from latebloom.engine.checkpoint import write_json
+from latebloom.engine.files import flush_folder
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.outcome import Observer, Progress, TrainedRun
 from latebloom.engine.run_state import RunState
@@ -38,6 +38,7 @@ class Journal:
             return
         path = self.folder.metrics_file
         self._metrics = open(path, "ab")  # noqa: SIM115 (closed by `close`)
+        flush_folder(path.parent)
         kept = path.read_bytes()[:size]
         self._digest.update(kept)
         if len(kept) < size:
@@ -111,9 +112,7 @@ class Journal:
             "cliff": evaluation.cliff,
         }
         if self.folder is not None:
-            model.save_pretrained(self.folder.model)
-            write_json(self.folder.evaluation_file, evaluation.to_json())
-            write_json(self.folder.result_file, result)
+            self.folder.write_result(model.files(), evaluation, result)
         self.report(self.config.training.steps, "done", 1.0, evaluation)
         return TrainedRun(self.config, model, evaluation, result, self.folder.path if self.folder else None)
 

@@ -5,19 +5,21 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from latebloom.config import RunConfig
-from latebloom.engine.checkpoint import latest_checkpoint, load_checkpoint, remove_folder, save_checkpoint, write_json
+from latebloom.engine.checkpoint import Tensors, complete_checkpoints, latest_checkpoint, load_newest, save_checkpoint
 from latebloom.engine.environment import choose_device
+from latebloom.engine.files import make_folder, remove_folder, write_json
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.journal import Journal
 from latebloom.engine.outcome import Observer, Outcome, Progress, TrainedRun
 from latebloom.engine.process_state import keep_freed_memory, preserve_torch_state, stop_requests
 from latebloom.engine.stacks import check_not_in_stack, stack_folders, stack_hashes
 from latebloom.engine.trainer import Trainer
-from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, catch_full_disk
+from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, catch_write_errors
 from latebloom.evaluation.evaluate import evaluate_each
 from latebloom.evaluation.result import Evaluation
 from latebloom.layers.precision import precision
@@ -41,6 +43,8 @@ def run(
             folder = RunFolder(out)
             check_not_in_stack(folder)
             opened.enter_context(folder.opened(config, str(chosen), extend=True))
+            if folder.is_finished:
+                folder.reopen_if_damaged()
             if folder.is_finished:
                 return TrainedRun.load(folder.path)
             checkpoints, hashes = folder.checkpoints, folder.hashes(config)
@@ -68,8 +72,8 @@ def run_stacked(
             folder = RunFolder(Path(out) / name)
             opened.enter_context(folder.opened(config, str(device)))
             journals[name] = Journal(config, folder, partial(observe, name))
-        opened.enter_context(catch_full_disk(out))
-        (place / "checkpoints").mkdir(parents=True, exist_ok=True)
+        opened.enter_context(catch_write_errors(out))
+        make_folder(place / "checkpoints")
         write_json(place / "members.json", {name: config.hash for name, config in configs.items()})
         outcome = _train(journals, place / "checkpoints", stack_hashes(configs), device)
         if not outcome.failed:
@@ -111,15 +115,14 @@ class _Loop:
         self.trainer, self.training, self.stop_requested = trainer, trainer.shared.training, stop_requested
         self.checkpoints, self.hashes = checkpoints, hashes
         self.started = self.saved_at = time.monotonic()
-        newest = latest_checkpoint(self.checkpoints) if self.checkpoints else None
-        if newest is not None:
-            self._resume(newest)
+        saved = complete_checkpoints(self.checkpoints) if self.checkpoints else []
+        if saved:
+            self._resume(*load_newest(saved, self.hashes))
         else:
             for journal in self.journals:
                 journal.open(None)
 
-    def _resume(self, path: Path) -> None:
-        tensors, state = load_checkpoint(path, self.hashes)
+    def _resume(self, path: Path, tensors: Tensors, state: dict[str, Any]) -> None:
         try:
             self.trainer.load(tensors, state["trainer"])
             self.started -= state["seconds"]
@@ -127,8 +130,7 @@ class _Loop:
                 journal.open(kept)
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(
-                f"checkpoint {path} does not fit this run ({type(error).__name__}); "
-                "remove it to continue from the one before"
+                f"checkpoint {path} does not fit this run ({type(error).__name__}); choose another folder with --out"
             ) from error
 
     @property

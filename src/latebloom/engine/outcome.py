@@ -7,7 +7,7 @@ from typing import Any
 
 from latebloom.config import RunConfig
 from latebloom.engine.environment import choose_device
-from latebloom.engine.folder import RunFolder, read_json
+from latebloom.engine.folder import RunFolder
 from latebloom.errors import CheckpointError, NonFiniteLossError
 from latebloom.evaluation.evaluate import evaluate
 from latebloom.evaluation.result import Evaluation
@@ -87,11 +87,11 @@ class TrainedRun:
         config = folder.read_config()
         if not folder.is_finished:
             raise CheckpointError(f"{path} is not finished; continue with: latebloom train --out {path}")
-        if not (folder.model / "model.safetensors").exists():  # or from_pretrained would look for it on the Hub
-            raise CheckpointError(f"{path} is damaged: there is no {folder.model / 'model.safetensors'}")
+        result = folder.read_result()
+        if not config.matches(result.get("config_hash", config.hash)):
+            raise CheckpointError(f"{path} holds the result of another run than its config.json describes")
         model = SequenceModel.from_pretrained(folder.model)
         evaluation = folder.read_evaluation()
-        result = read_json(folder.result_file, "switch_step", "switch_reason")
         return cls(config, model, evaluation, result, folder.path)
 
 

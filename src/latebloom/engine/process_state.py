@@ -47,7 +47,10 @@ _LARGEST = 32 * 2**20  # the largest threshold that glibc accepts
 
 @contextmanager
 def stop_requests(*, second_stops_at_once: bool = True) -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether Ctrl-C or SIGTERM was received; a second Ctrl-C raises by default."""
+    """Yield a function that returns whether Ctrl-C, SIGTERM or SIGHUP was received; a second Ctrl-C raises by default.
+
+    SIGHUP is sent when the terminal closes, and is ignored under nohup.
+    """
     requested = threading.Event()
     if threading.current_thread() is not threading.main_thread():  # signals belong to the main thread
         yield requested.is_set
@@ -58,7 +61,10 @@ def stop_requests(*, second_stops_at_once: bool = True) -> Iterator[Callable[[],
             raise KeyboardInterrupt
         requested.set()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield requested.is_set
     finally:

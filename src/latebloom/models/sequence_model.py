@@ -43,18 +43,23 @@ class SequenceModel(nn.Module):
             x = x.gather(1, positions[:, :, None].expand(-1, -1, x.shape[2]))
         return self.logits(self.norm(x))
 
-    def save_pretrained(self, folder: str | Path) -> Path:
-        """Write config.json and model.safetensors into the folder."""
-        from safetensors.torch import save_file
+    def files(self) -> dict[str, bytes]:
+        """Return the contents of config.json and model.safetensors."""
+        from safetensors.torch import save
 
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         config = {"library": "latebloom", "vocabulary_size": self.vocabulary_size, "model": asdict(self.settings)}
         if imports := origins(self.settings):
             config["imports"] = imports
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        described = (json.dumps(config, indent=2) + "\n").encode()
+        return {"config.json": described, "model.safetensors": save(weights, metadata={"format": "pt"})}
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Write config.json and model.safetensors into the folder."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in self.files().items():
+            (folder / name).write_bytes(content)
         return folder
 
     @classmethod

@@ -57,7 +57,7 @@ def collect(run: StudyRun, failure: str | None = None) -> RunRecord:
     found = folder.read_config()
     if found.hash != run.config.hash:
         raise CheckpointError(f"{run.folder} holds another run ({found.hash}) than the study says ({run.config.hash})")
-    result = read_json(folder.result_file)
+    result = folder.read_result("config.json", "environment.json", "metrics.jsonl", "evaluation.json")
     try:
         with open(folder.metrics_file) as lines:
             curve = read_curve(lines, folder.metrics_file)

@@ -10,7 +10,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from latebloom.errors import ResultsError, catch_full_disk
+from latebloom.errors import DISK_IS_FULL, ResultsError, catch_write_errors
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.result import Evaluation
 from latebloom.results.record import CurvePoint, RunRecord
@@ -62,19 +62,21 @@ def write_results(path: Path, records: Sequence[RunRecord]) -> None:
     """Write a results file atomically: a reader sees the old one or the new one."""
     import polars as pl
 
-    from latebloom.engine.checkpoint import write_file
+    from latebloom.engine.files import make_folder, write_file
 
     asked = (name for record in records if record.evaluation for name in record.evaluation.chance)
     answers = tuple(dict.fromkeys((*ALWAYS, *asked)))
     rows = [row for record in records for row in _rows(record)]
     content = BytesIO()
     pl.DataFrame(rows, schema=schema(answers)).write_parquet(content, compression="zstd", metadata={MARK: FORMAT})
-    try:
-        with catch_full_disk(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+    with catch_write_errors(path):
+        try:
+            make_folder(path.parent)
             write_file(path, content.getvalue())
-    except OSError as error:
-        raise ResultsError(f"results: {path} cannot be written ({error.strerror})") from None
+        except OSError as error:
+            if error.errno in DISK_IS_FULL:
+                raise
+            raise ResultsError(f"results: {path} cannot be written ({error.strerror})") from None
 
 
 def read_results(paths: Sequence[Path]) -> list[RunRecord]:

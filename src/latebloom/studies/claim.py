@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from latebloom.config import RunConfig
-from latebloom.engine.checkpoint import write_json
+from latebloom.engine.files import write_json
 from latebloom.engine.folder import RunFolder, locked, read_json
 from latebloom.errors import CheckpointError, LatebloomError
 from latebloom.results.settings import changes

@@ -11,8 +11,8 @@ from statistics import mean
 from typing import Any
 
 from latebloom.config import RunConfig
-from latebloom.engine.checkpoint import write_json
-from latebloom.engine.folder import RunFolder
+from latebloom.engine.files import write_json
+from latebloom.engine.folder import IN_USE, RunFolder
 from latebloom.errors import LatebloomError
 from latebloom.results.collect import StudyRun, collect
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, write_results
@@ -68,7 +68,11 @@ def _train(
 ) -> None:
     """Train runs, add to `failures`, and write the results after those of `before`, also if training is interrupted."""
     try:
-        failures |= runner({_within(run.folder, out): run.config for run in runs}, out)
+        found = runner({_within(run.folder, out): run.config for run in runs}, out)
+        if busy := [name for name, reason in found.items() if reason.endswith(IN_USE)]:
+            # They have not failed. To go on without them could change the choice of settings for good.
+            raise LatebloomError(f"{out / busy[0]} {IN_USE}; give the same command again when that process has ended")
+        failures |= found
     finally:
         write_results(file, [collect(run, failures.get(_within(run.folder, out))) for run in [*before, *runs]])
 
@@ -199,5 +203,6 @@ def _score(runs: list[StudyRun]) -> float | None:
         folder = RunFolder(run.folder)
         if not folder.is_finished:
             return None
+        folder.read_result("evaluation.json")
         found.append(folder.read_evaluation().mean_beyond)
     return mean(found)

@@ -2,8 +2,10 @@
 
 import multiprocessing as mp
 import os
+import select
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
@@ -104,20 +106,22 @@ def usable_cores() -> int:
 def _work(order: Order, folder: Path, messages: "Connection[Progress | dict[str, str], object]") -> None:
     """Train a run in a worker process; the last message has the reason for its failure, if there is one."""
     torch.set_num_threads(1)
-    parent = os.getppid()
+    threading.Thread(target=_stop_when_closed, args=(messages.fileno(),), daemon=True).start()
 
     def send(message: Progress | dict[str, str]) -> None:
-        try:
+        with suppress(BrokenPipeError):  # the study has ended, and this process stops too
             messages.send(message)
-        except BrokenPipeError:
-            has_parent = False
-        else:
-            has_parent = os.getppid() == parent
-        if not has_parent and isinstance(message, Progress):  # the parent has ended: save and stop
-            os.kill(os.getpid(), signal.SIGTERM)
 
     with suppress(InterruptedRun):
         send(train_order(order, folder, torch.device("cpu"), lambda name, seen: send(seen)))
+
+
+def _stop_when_closed(pipe: int) -> None:
+    """Wait until the other end of a pipe is closed, because its process has ended; then save and stop."""
+    watched = select.poll()
+    watched.register(pipe, 0)  # 0: wait for errors alone
+    watched.poll()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from latebloom.engine.stacks import stack_folders
-from latebloom.errors import ConfigError, LatebloomError, catch_full_disk
+from latebloom.errors import ConfigError, LatebloomError, catch_write_errors
 from latebloom.studies.ray_worker import (
     SECONDS_BETWEEN_REPORTS,
     SECONDS_TO_ANSWER,
@@ -141,7 +141,7 @@ class _Tasks(Workers):
             self._observe(name, latest)
         if done.parcel is not None:
             try:
-                with catch_full_disk(self._folder):
+                with catch_write_errors(self._folder):
                     unpack(done.parcel, self._folder, folders)
             except LatebloomError as error:
                 return Ended(wave, dict.fromkeys(wave, str(error)))

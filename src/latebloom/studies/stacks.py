@@ -9,7 +9,7 @@ import torch
 
 from latebloom.config import RunConfig
 from latebloom.engine.checkpoint import latest_checkpoint
-from latebloom.engine.folder import RunFolder, read_json
+from latebloom.engine.folder import RunFolder, read_json, wait_until_free
 from latebloom.engine.loop import Progress, run, run_stacked
 from latebloom.engine.memory import runs_that_fit
 from latebloom.engine.stacks import stack_key
@@ -18,6 +18,8 @@ from latebloom.errors import ConfigError, InterruptedRun, LatebloomError
 Configs = dict[str, RunConfig]
 Observe = Callable[[str, Progress], None]
 """Receives the name of a run and its progress."""
+PATIENCE = 60.0
+"""Seconds to wait for a run that another process is training: the workers of a killed study save before they end."""
 MOST_AT_ONCE = 256
 """More runs are hardly faster, and each keeps two files open."""
 
@@ -41,6 +43,8 @@ def run_in_stacks(
 
 def train_wave(wave: Configs, folder: Path, device: torch.device, observe: Observe) -> dict[str, str]:
     """Train runs of one shape as one program; return the reason for each run that failed."""
+    for name in wave:
+        wait_until_free(folder / name, PATIENCE)
     try:
         if len(wave) > 1:
             outcome = run_stacked(wave, folder, device, observe=observe)

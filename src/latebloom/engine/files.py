@@ -1,0 +1,77 @@
+"""Files that are complete or absent, even if the process is killed or the power fails while they are written.
+
+A file is written under a temporary name and flushed to disk, and a rename makes it visible in one move. The folder is
+flushed too, because otherwise a power cut may undo the rename.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+TEMPORARY = ".writing-"
+"""The beginning of the names of files and folders that are not complete."""
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Replace a file atomically: a reader sees the old or the new content, never a part."""
+    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    try:
+        write_flushed(temporary, content)
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    flush_folder(path.parent)
+
+
+def to_json(data: Any) -> bytes:
+    return (json.dumps(data, indent=2) + "\n").encode()
+
+
+def write_json(path: Path, data: Any) -> None:
+    write_file(path, to_json(data))
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and those above it."""
+    missing = [one for one in (path, *path.parents) if not one.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for created in missing:
+        flush_folder(created.parent)
+
+
+def remove_folder(path: Path) -> None:
+    """Rename a folder before its files are removed, so that it is complete or absent if the process is killed."""
+    doomed = path.with_name(f"{TEMPORARY}gone-{path.name}")
+    shutil.rmtree(doomed, ignore_errors=True)
+    os.rename(path, doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def write_flushed(path: Path, content: bytes) -> None:
+    """Write a file and wait until it is on disk."""
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def flush_folder(folder: Path) -> None:
+    """Wait until the names of the files in a folder are on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def json_digest(data: Any) -> str:
+    """Return a digest of plain data, whatever the order of its names."""
+    return digest(json.dumps(data, sort_keys=True).encode())
