@@ -16,6 +16,7 @@ from accelerate.state import AcceleratorState
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
+from latebloom.delay.marks import awaiting
 from latebloom.delay.triggers import AtTokens, WhenPlateau
 from latebloom.errors import ConfigError
 from latebloom.integrations.callback import DelayCallback
@@ -34,6 +35,8 @@ class DelayedAttentionCallback(DelayCallback, TrainerCallback, ExportableState):
                 "delay: restore_callback_states_from_checkpoint would rebuild this callback without its settings; "
                 "do not set it, the delay is restored without it"
             )
+        if parts.get("model") is not None:
+            awaiting.add(parts["model"])
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
