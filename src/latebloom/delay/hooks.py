@@ -136,9 +136,9 @@ class DelayedAttention:
         names = ", ".join(found.matched[:4])
         if not self._parameters:
             raise ConfigError(
-                f"delay: no parameter of attention is trained, because requires_grad is off ({names}), so nothing "
-                "would be held back; with LoRA, name attention's projections in target_modules, or train the rest "
-                "without attention after bypass_attention(model)"
+                f"delay: requires_grad is off for all of attention's parameters ({names}), so nothing would be held "
+                "back; with LoRA, name attention's projections in target_modules, or train the rest without attention "
+                "after bypass_attention(model)"
             )
         others = (parameter for parameter in self.model.parameters() if id(parameter) not in names_of)
         if self.attention_held and not any(parameter.requires_grad for parameter in others):

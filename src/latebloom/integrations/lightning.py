@@ -10,13 +10,15 @@ from collections import OrderedDict
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch import callbacks as lightning_callbacks
 
 from latebloom.delay.gate import MARK
 from latebloom.delay.marks import awaiting, mark_of
 from latebloom.delay.triggers import WhenPlateau
 from latebloom.errors import ConfigError
 from latebloom.integrations.callback import DelayCallback
+
+AVERAGING: Any = getattr(lightning_callbacks, "WeightAveraging", ())  # since Lightning 2.6
 
 
 class DelayedAttention(DelayCallback, L.Callback):
@@ -33,7 +35,7 @@ class DelayedAttention(DelayCallback, L.Callback):
         # Weight averaging replaces the weights of a checkpoint, without their mark, so this callback comes after it. A
         # new list, because Lightning is iterating over the present one.
         callbacks = [one for one in trainer.callbacks if one is not self]  # type: ignore[attr-defined]
-        last = max((i for i, one in enumerate(callbacks) if isinstance(one, WeightAveraging)), default=None)
+        last = max((i for i, one in enumerate(callbacks) if isinstance(one, AVERAGING)), default=None)
         if last is not None:
             trainer.callbacks = [*callbacks[: last + 1], self, *callbacks[last + 1 :]]  # type: ignore[attr-defined]
 
