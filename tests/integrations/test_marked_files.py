@@ -10,7 +10,8 @@ import transformers
 from accelerate.utils import load_checkpoint_in_model
 from families import build
 from lightning.pytorch.callbacks import EMAWeightAveraging, WeightAveraging
-from switching import LENGTH
+from safetensors.torch import load_file
+from switching import LENGTH, same, weights
 from test_accelerate import Loop
 from test_accelerate import _fresh_accelerate as _fresh_accelerate
 from test_lightning import Hybrid, data, every_step
@@ -21,6 +22,7 @@ from test_transformers import trainer_for
 from latebloom import at_step, bypass_attention
 from latebloom.delay import DelayedAttention as Delay
 from latebloom.integrations.lightning import DelayedAttention
+from latebloom.integrations.load_model import load_model
 from latebloom.integrations.transformers import DelayedAttentionCallback
 
 WARNING = "these weights were trained without attention.*call latebloom.bypass_attention on the model"
@@ -33,10 +35,12 @@ def log() -> Iterator[list[str]]:
     seen: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: seen.append(record.getMessage())
-    logger = logging.getLogger("transformers")
+    logger, verbosity = logging.getLogger("transformers"), transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_warning()
     logger.addHandler(handler)
     yield seen
     logger.removeHandler(handler)
+    transformers.logging.set_verbosity(verbosity)
 
 
 def logits(model: Any) -> torch.Tensor:
@@ -88,11 +92,47 @@ def test_given_weights_another_precision_and_the_model_inside_are_marked_too(tmp
         assert "these weights were trained without attention" in log.pop()
 
 
+def test_inspect_says_it_of_a_folder(tmp_path, log):
+    model, _, _ = delayed()
+    model.save_pretrained(tmp_path)
+    assert load_model(tmp_path)[1] == f"those in {tmp_path}, which were trained without attention"
+
+
 def test_a_removed_delay_leaves_the_method_of_the_class():
     model, _, delay = delayed()
     assert "save_pretrained" in vars(model)
     delay.remove()
     assert "save_pretrained" not in vars(model)
+
+
+class Plain(torch.nn.Module):
+    """A model of torch's own in Trainer."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.embedding, self.recurrence = torch.nn.Embedding(64, 16), torch.nn.GRU(16, 16, batch_first=True)
+        self.attention, self.logits = torch.nn.MultiheadAttention(16, 4, batch_first=True), torch.nn.Linear(16, 64)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        x = self.embedding(input_ids)
+        x = x + self.recurrence(x)[0]
+        logits = self.logits(x + self.attention(x, x, x, need_weights=False)[0])
+        loss = torch.nn.functional.cross_entropy(logits.mT, input_ids if labels is None else labels)
+        return {"loss": loss, "logits": logits}
+
+
+def test_checkpoints_of_a_model_without_save_pretrained_are_marked_too(tmp_path, log):
+    arguments: dict[str, Any] = {"save_strategy": "steps", "save_steps": 1}
+    whole = trainer_for(tmp_path, DelayedAttentionCallback(until=at_step(2)), model=Plain(), **arguments)
+    whole.train()
+    resumed = trainer_for(tmp_path, DelayedAttentionCallback(until=at_step(2)), model=Plain(1), **arguments)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert same(weights(resumed.model), weights(whole.model))
+    assert log == []
+    with pytest.warns(UserWarning, match=WARNING):
+        Plain().load_state_dict(load_file(tmp_path / "checkpoint-1" / "model.safetensors"))
+    Plain().load_state_dict(load_file(tmp_path / "checkpoint-2" / "model.safetensors"))
 
 
 @pytest.mark.parametrize("family", ["bamba", "jamba"])
@@ -140,8 +180,8 @@ class Validated(Hybrid):
         self.seen: list[tuple[dict[str, torch.Tensor], torch.Tensor]] = []
 
     def validation_step(self, batch: torch.Tensor, index: int) -> None:
-        weights = {name: weight.clone() for name, weight in self.model.state_dict().items()}
-        self.seen.append((weights, logits(self.model)))
+        now = {name: weight.clone() for name, weight in self.model.state_dict().items()}
+        self.seen.append((now, logits(self.model)))
 
 
 @pytest.mark.parametrize("averaging", [lambda: EMAWeightAveraging(decay=0.5), Average], ids=["EMA", "mean"])
@@ -152,9 +192,9 @@ def test_averages_of_lightning_are_run_and_saved_as_plain_models_with_their_weig
     settings: dict[str, Any] = {"val_check_interval": 1, "check_val_every_n_epoch": None, "num_sanity_val_steps": 0}
     lightning_trainer(tmp_path, *callbacks, saved, **settings).fit(module, data(), data(2))
     assert len(module.seen) == 4
-    for step, (weights, given) in enumerate(module.seen, start=1):
+    for step, (average, given) in enumerate(module.seen, start=1):
         plain = build("bamba")
-        plain.load_state_dict(weights)
+        plain.load_state_dict(average)
         if step < 2:
             bypass_attention(plain)
         assert torch.equal(given, logits(plain))

@@ -27,7 +27,8 @@ awaiting: WeakSet[nn.Module] = WeakSet()
 """Models that a trainer restores together with their delay."""
 _loaded: WeakKeyDictionary[nn.Module, Mark] = WeakKeyDictionary()
 """The marks of weights that were loaded into models without a gate."""
-_PREFIX = "latebloom: "
+PREFIX = "latebloom: "
+"""How the name of an entry in a file begins."""
 
 
 def warning_of(mark: Mark) -> str | None:
@@ -37,11 +38,11 @@ def warning_of(mark: Mark) -> str | None:
     ways = "give the model a DelayedAttention with the state of its delay"
     if mark["gate"] > 0.0:
         return (
-            f"{_PREFIX}attention was scaled by {mark['gate']:.3g} when these weights were saved; to run them so, {ways}"
+            f"{PREFIX}attention was scaled by {mark['gate']:.3g} when these weights were saved; to run them so, {ways}"
         )
     # Without parentheses: libraries that rename entries treat them as a regular expression.
     return (
-        f"{_PREFIX}these weights were trained without attention, which is untrained in them; to run them so, call "
+        f"{PREFIX}these weights were trained without attention, which is untrained in them; to run them so, call "
         f"latebloom.bypass_attention on the model, or {ways}"
     )
 
@@ -100,7 +101,7 @@ def _read(weights: Any) -> tuple[Mark | None, Any]:
     """Return the mark of a `state_dict`, and the `state_dict` without the entry that may hold it."""
     metadata: Mapping[str, Any] = getattr(weights, "_metadata", None) or {}
     mark: Mark | None = next((one[MARK] for one in metadata.values() if MARK in one), None)
-    entries = [name for name in weights if isinstance(name, str) and name.startswith(_PREFIX)]
+    entries = [name for name in weights if isinstance(name, str) and name.startswith(PREFIX)]
     if not entries:
         return mark, weights
     step, gate = weights[entries[0]].tolist()
