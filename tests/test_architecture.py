@@ -25,7 +25,7 @@ MAY_IMPORT = {
     # The core, and the configuration of a run.
     "layers": COMMON,
     "tasks": COMMON | {"layers"},
-    "models": COMMON | {"layers", "validation", "older_formats"},
+    "models": COMMON | {"delay", "layers", "validation", "older_formats"},
     "delay": COMMON,
     "evaluation": COMMON | {"tasks"},
     "config": COMMON | {"delay", "engine", "evaluation", "models", "older_formats", "tasks", "validation"},

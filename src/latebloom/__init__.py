@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from latebloom.api import train
     from latebloom.config import RunConfig, load_config
     from latebloom.delay import DelayedAttention, at_fraction, at_step, at_tokens, when, when_beyond, when_plateau
-    from latebloom.delay.gate import enable_attention
+    from latebloom.delay.bypass import bypass_attention, enable_attention
     from latebloom.delay.policy import Delay
     from latebloom.engine.loop import TrainedRun, run
     from latebloom.engine.settings import Phase, Training
@@ -42,6 +42,7 @@ __all__ = [
     "at_fraction",
     "at_step",
     "at_tokens",
+    "bypass_attention",
     "enable_attention",
     "evaluate",
     "hybrid",
@@ -70,7 +71,7 @@ _HOMES = {
     "report.charts": "plot",
     "tasks": "Composite ModularSum Recall Task",
     "engine.loop": "TrainedRun run",
-    "delay.gate": "enable_attention",
+    "delay.bypass": "bypass_attention enable_attention",
     "delay.policy": "Delay",
     "engine.settings": "Phase Training",
 }

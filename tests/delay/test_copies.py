@@ -39,7 +39,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, *avera
 def plain(name: str, weights: dict[str, Any]) -> nn.Module:
     """The same weights in a model that no delay has touched."""
     model = build(name)
-    model.load_state_dict(weights)
+    model.load_state_dict(dict(weights))  # without the mark
     return model
 
 

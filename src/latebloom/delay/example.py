@@ -83,10 +83,11 @@ def _candidates(model: nn.Module) -> Iterator[Example]:
 def libraries_of(model: nn.Module) -> list[Any]:
     """Return what is known of the libraries that a model's classes come from.
 
-    The module `latebloom.integrations.NAME_models` is for the library NAME, and has two functions:
+    The module `latebloom.integrations.NAME_models` is for the library NAME, and has two functions, or three:
     - `example_of(model)` returns the arguments of a small forward pass by name, or None for what is no whole model;
     - `classify(model, name, module)`, for models without weights, returns an empty string for softmax attention, the
-      reason for another mixer, and None for any other module.
+      reason for another mixer, and None for any other module;
+    - `mark_files(model)` marks the files that a model writes by itself, see `delay.marks`, and returns what undoes it.
     """
     kinds = {kind for module in model.modules() for kind in type(module).__mro__}
     libraries = sorted({kind.__module__.partition(".")[0] for kind in kinds})

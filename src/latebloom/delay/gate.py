@@ -2,52 +2,65 @@
 
 One `Gate` holds the value for all attention of a model. The modules keep the forward methods that read it, so that
 copies of a model (`copy.deepcopy`, the averaged model of an EMA) share its gate and follow the switch. A pickled model
-keeps the value that it was saved with.
+keeps the value that it was saved with. Every `state_dict` holds the gate in its metadata, see `delay.marks`.
 """
 
 import warnings
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypedDict
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+MARK = "latebloom"
+"""The name of the gate in the metadata of a `state_dict`."""
+
+
+class Mark(TypedDict):
+    """What a `state_dict` says of the gate; plain values, which `torch.load(weights_only=True)` accepts."""
+
+    delay: str
+    """Tells one delay from another; empty if the gate was set by hand."""
+    step: int
+    gate: float
+
 
 class Gate:
     """A factor on attention's output: 1.0 changes nothing, 0.0 leaves attention out, and a tensor scales it."""
 
-    def __init__(self, value: float = 1.0) -> None:
+    def __init__(self, value: float = 1.0, *, step: int = 0, is_delayed: bool = False) -> None:
         self.value: float | Tensor = value
+        self.step = step
+        self.delay = uuid4().hex if is_delayed else ""
+        self.loaded: Mark | None = None
+        """The mark of weights that were loaded since the last step."""
 
     @property
     def is_closed(self) -> bool:
         """Whether attention is left out."""
         return isinstance(self.value, float) and self.value == 0.0
 
+    def mark(self) -> Mark:
+        """Return what a `state_dict` says of this gate."""
+        return {"delay": self.delay, "step": self.step, "gate": float(self.value)}
+
     def __deepcopy__(self, memo: dict[int, Any]) -> "Gate":
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _load_gate, (float(self.value),)
+        return _load_gate, (float(self.value), self.step)
 
 
-def _load_gate(value: float) -> Gate:
+def _load_gate(value: float, step: int = 0) -> Gate:
     if value < 1.0:
         warnings.warn(
             "this model was saved while its attention was held back, so it runs without attention, as it was trained; "
             "latebloom.enable_attention(model) enables it",
             stacklevel=2,
         )
-    return Gate(value)
-
-
-def enable_attention(model: nn.Module) -> None:
-    """Enable the attention of a model that was loaded as it was during a delay."""
-    for module in model.modules():
-        owner = getattr(module.__dict__.get("forward"), "__self__", None)
-        if isinstance(owner, GatedForward | GatedResidual):
-            owner.gate.value = 1.0
+    return Gate(value, step=step)
 
 
 class Form(NamedTuple):
@@ -76,10 +89,12 @@ class GatedForward:
         module.forward = self.forward
         # Without a hook torch's encoder layer has a fused inference path, which never calls its attention module.
         self._hook = module.register_forward_pre_hook(_nothing)
+        self._mark = module.register_state_dict_post_hook(_mark_weights)
 
     def remove(self) -> None:
         """Restore the module."""
         self._hook.remove()
+        self._mark.remove()
         del self.module.forward
         if self._replaced is not None:
             self.module.forward = self._replaced
@@ -132,9 +147,11 @@ class GatedResidual:
     def __init__(self, module: nn.Module, gate: Gate) -> None:
         self.module, self.gate = module, gate
         module.forward = self.forward
+        self._mark = module.register_state_dict_post_hook(_mark_weights)
 
     def remove(self) -> None:
         """Restore the module."""
+        self._mark.remove()
         del self.module.forward
         self.module.gate = 1.0  # type: ignore[assignment] (nn.Module declares no type for it)
 
@@ -148,8 +165,23 @@ class GatedResidual:
         return type(self.module).forward(self.module, x)
 
 
+def gated_in(model: nn.Module) -> Iterator[GatedForward | GatedResidual]:
+    """Yield what replaces the forward methods of a model's attention."""
+    for module in model.modules():
+        owner = getattr(module.__dict__.get("forward"), "__self__", None)
+        if isinstance(owner, GatedForward | GatedResidual):
+            yield owner
+
+
 def _nothing(*_: Any) -> None:
     """Do nothing; a function of the module, so that models can be pickled."""
+
+
+def _mark_weights(module: nn.Module, weights: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> None:
+    """Write the gate into the metadata of a `state_dict`; a function of the module, as above."""
+    for owner in gated_in(module):
+        metadata[MARK] = owner.gate.mark()
+        return
 
 
 def _is_cache(argument: tuple[str, Any]) -> bool:

@@ -9,20 +9,21 @@ ones, passes `automatic=False` and calls `delay.before_step()` before clipping a
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
+from latebloom.delay.bypass import attach
 from latebloom.delay.example import Example, wrapped
-from latebloom.delay.find import Found, Where, class_name, examine, find_attention, has_gate
-from latebloom.delay.gate import Gate, GatedForward, GatedResidual
+from latebloom.delay.find import Found, Where, class_name, examine, find_attention
+from latebloom.delay.gate import Gate
+from latebloom.delay.marks import check_step, delayed, take_loaded
 from latebloom.delay.observe import KINDS, Kind
+from latebloom.delay.parts import watch_parts
 from latebloom.delay.policy import Delay, Hold, Stage, Switch, check_trigger, stage_at
 from latebloom.delay.triggers import Moment, Trigger, WhenBeyond
 from latebloom.errors import ConfigError
 
-_delayed_models: WeakSet[nn.Module] = WeakSet()
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
 
@@ -58,7 +59,7 @@ class DelayedAttention:
                 "delay: give the optimizer, DelayedAttention(model, optimizer, until=...), whose steps end the delay; "
                 "or automatic=False, and call before_step() and after_step() yourself"
             )
-        if model in _delayed_models:
+        if model in delayed:
             raise ConfigError(f"delay: this {type(model).__name__} has a delay already; call its remove() first")
         if any(parameter.is_meta for parameter in model.parameters()):
             raise ConfigError(
@@ -69,7 +70,7 @@ class DelayedAttention:
         self._switch = Switch()
         self._reports: list[float] = []
         self._prepared = False
-        self._gate, self._ramp = Gate(), None
+        self._gate, self._ramp = Gate(is_delayed=True), None
         self._optimizers = _unwrapped(optimizer)
         self._stepped: set[int] = set()
         self._found = where if isinstance(where, Found) else None
@@ -77,7 +78,7 @@ class DelayedAttention:
         self._kinds, self._allow = kinds, allow
         self._parameters: dict[str, nn.Parameter] = {}
         self._attached: list[Any] = []
-        _delayed_models.add(model)
+        delayed.add(model)
         try:
             if self._found is None:
                 self._found = find_attention(
@@ -120,14 +121,9 @@ class DelayedAttention:
         self._set_gate()
 
     def _hold(self, found: Found) -> None:
+        self._attached += attach(self.model, found, self._gate)
+        self._gate.loaded = take_loaded(self.model)
         modules = dict(self.model.named_modules())
-        for one in found.attention:
-            if has_gate(modules[one.path]):
-                self._attached.append(GatedResidual(modules[one.path], self._gate))
-                continue
-            held = [modules[path] for path in found.held[one.path]]
-            for path in one.modules:
-                self._attached.append(GatedForward(modules[path], self._gate, held, path == one.modules[-1]))
         named = {
             f"{path}.{name}": parameter
             for paths in found.held.values()
@@ -135,11 +131,23 @@ class DelayedAttention:
             for name, parameter in modules[path].named_parameters()
             if parameter.requires_grad
         }
-        names = {id(parameter): name for name, parameter in reversed(named.items())}  # the first, if weights are tied
-        self._parameters = {name: parameter for name, parameter in named.items() if names[id(parameter)] == name}
+        names_of = {id(parameter): name for name, parameter in reversed(named.items())}  # the first, if tied
+        self._parameters = {name: parameter for name, parameter in named.items() if names_of[id(parameter)] == name}
+        names = ", ".join(found.matched[:4])
         if not self._parameters:
-            names = ", ".join(found.matched[:4])
-            raise ConfigError(f"delay: requires_grad is off for all of attention's parameters ({names})")
+            raise ConfigError(
+                f"delay: requires_grad is off for all of attention's parameters ({names}), so nothing would be held "
+                "back; with LoRA, name attention's projections in target_modules, or train the rest without attention "
+                "after bypass_attention(model)"
+            )
+        others = (parameter for parameter in self.model.parameters() if id(parameter) not in names_of)
+        if self.attention_held and not any(parameter.requires_grad for parameter in others):
+            raise ConfigError(
+                f"delay: only attention is trained ({names}), so nothing would learn while it is held back; train "
+                "other parameters too, such as adapters on what else mixes tokens"
+            )
+        parts = [modules[path] for paths in found.held.values() for path in paths]
+        self._attached.append(watch_parts(parts, self._parameters.values(), self._is_enabled))
 
     @property
     def found(self) -> Found:
@@ -176,6 +184,9 @@ class DelayedAttention:
         """True while attention's parameters are not trained."""
         return self.stage.attention_since is None
 
+    def _is_enabled(self) -> bool:
+        return self.gate == 1.0 and not self.attention_held
+
     @property
     def gate(self) -> float:
         """The factor on attention's output, from 0 to 1."""
@@ -195,6 +206,7 @@ class DelayedAttention:
 
     def before_step(self) -> None:
         """Drop the gradients of attention while it is held back; with `automatic=False`, call it before clipping."""
+        check_step(self._gate)
         if self.attention_held:
             # None and not zero, because weight decay and momentum change a parameter with a zero gradient.
             for parameter in self._parameters.values():
@@ -209,11 +221,11 @@ class DelayedAttention:
 
     def remove(self) -> None:
         """Restore the model and the optimizers; a second call does nothing."""
-        self._gate.value = 1.0  # for copies of the model too
+        self._gate.value, self._gate.delay = 1.0, ""  # for copies of the model too
         for attached in self._attached:
             attached.remove()
         self._attached = []
-        _delayed_models.discard(self.model)
+        delayed.discard(self.model)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -293,7 +305,7 @@ class DelayedAttention:
                 self._ramp = torch.zeros((), device=next(iter(self._parameters.values())).device)
             # Filled in place, so that a compiled or captured step reads the new value.
             value = self._ramp.fill_(value)
-        self._gate.value = value
+        self._gate.value, self._gate.step = value, self.step
 
     def __repr__(self) -> str:
         count = sum(parameter.numel() for parameter in self._parameters.values())

@@ -4,7 +4,8 @@
     delay = delayed_attention(accelerator, model, optimizer, until=at_step(6_000))
 
 The switch is always between optimizer steps, also with gradient accumulation. `accelerator.save_state` saves the delay
-in its own file, and `accelerator.load_state` raises if a checkpoint has none.
+in its own file, and `accelerator.load_state` raises if a checkpoint has none. What `save_state` and `save_model` write
+during the delay is marked, see `delay.marks`.
 """
 
 from pathlib import Path
@@ -16,6 +17,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from latebloom.delay.hooks import DelayedAttention
+from latebloom.delay.marks import entry_for
 from latebloom.errors import ConfigError
 
 _delays: WeakKeyDictionary[Accelerator, int] = WeakKeyDictionary()
@@ -25,13 +27,24 @@ def delayed_attention(
     accelerator: Accelerator, model: nn.Module, optimizer: torch.optim.Optimizer, **settings: Any
 ) -> DelayedAttention:
     """Return a `DelayedAttention` for a prepared model and optimizer; it is saved and loaded with the accelerator."""
-    delay = DelayedAttention(accelerator.unwrap_model(model), optimizer, **settings)
+    unwrapped, save_model = accelerator.unwrap_model(model), accelerator.save_model
+    delay = DelayedAttention(unwrapped, optimizer, **settings)
     number = _delays.get(accelerator, 0)
     _delays[accelerator] = number + 1
     name = f"delayed_attention_{number}.pt"
 
     def save(models: list[nn.Module], weights: list[Any], folder: str) -> None:
         accelerator.save(delay.state_dict(), Path(folder) / name)
+        for one, its_weights in zip(models, weights, strict=False):  # there are no weights if they are sharded
+            its_weights.update(entry_for(one))
+
+    def save_marked(saved: nn.Module, *positional: Any, **named: Any) -> None:
+        inner = accelerator.unwrap_model(saved)
+        handle = inner.register_state_dict_post_hook(lambda one, weights, *_: weights.update(entry_for(one)))
+        try:
+            save_model(saved, *positional, **named)
+        finally:
+            handle.remove()
 
     def load(models: list[nn.Module], folder: str) -> None:
         if not (Path(folder) / name).is_file():
@@ -43,4 +56,5 @@ def delayed_attention(
 
     accelerator.register_save_state_pre_hook(save)
     accelerator.register_load_state_pre_hook(load)
+    accelerator.save_model = save_marked  # type: ignore[method-assign] (it has no hooks)
     return delay

@@ -10,6 +10,7 @@ from torch import nn
 from latebloom.delay.example import Example
 from latebloom.delay.find import Found, Where
 from latebloom.delay.hooks import DelayedAttention
+from latebloom.delay.marks import awaiting
 from latebloom.delay.observe import KINDS, Kind
 from latebloom.delay.policy import Hold
 from latebloom.delay.triggers import Trigger
@@ -55,6 +56,8 @@ class DelayCallback:
 
     def _end(self) -> None:
         """Restore the model, or warn if attention is still left out."""
+        if self.delay is not None:
+            awaiting.discard(self.delay.model)
         if self.delay is not None and not self.delay.attention_held:
             self.delay.remove()
         elif self.delay is not None:

@@ -6,13 +6,19 @@ The delay begins when training begins, is saved with every checkpoint and restor
 `attention_gate` and `attention_held`. For `at_tokens`, call `callback.delay.count_tokens(tokens)` in `training_step`.
 """
 
+from collections import OrderedDict
 from typing import Any
 
 import lightning as L
+from lightning.pytorch import callbacks as lightning_callbacks
 
+from latebloom.delay.gate import MARK
+from latebloom.delay.marks import awaiting, mark_of
 from latebloom.delay.triggers import WhenPlateau
 from latebloom.errors import ConfigError
 from latebloom.integrations.callback import DelayCallback
+
+AVERAGING: Any = getattr(lightning_callbacks, "WeightAveraging", ())  # since Lightning 2.6
 
 
 class DelayedAttention(DelayCallback, L.Callback):
@@ -21,6 +27,24 @@ class DelayedAttention(DelayCallback, L.Callback):
     _restored: dict[str, Any] | None = None
     _last_value: Any = None
     _is_validation_metric = False
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        if stage != "fit":
+            return
+        awaiting.add(pl_module)
+        # Weight averaging replaces the weights of a checkpoint, without their mark, so this callback comes after it. A
+        # new list, because Lightning is iterating over the present one.
+        callbacks = [one for one in trainer.callbacks if one is not self]  # type: ignore[attr-defined]
+        last = max((i for i, one in enumerate(callbacks) if isinstance(one, AVERAGING)), default=None)
+        if last is not None:
+            trainer.callbacks = [*callbacks[: last + 1], self, *callbacks[last + 1 :]]  # type: ignore[attr-defined]
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        mark = mark_of(pl_module)
+        if mark is not None and not hasattr(checkpoint["state_dict"], "_metadata"):
+            weights: Any = OrderedDict(checkpoint["state_dict"])
+            weights._metadata = {"": {MARK: mark}}
+            checkpoint["state_dict"] = weights
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if len(trainer.optimizers) != 1:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from latebloom.config import load_config
+from latebloom.delay.marks import PREFIX
 from latebloom.engine.checkpoint import latest_checkpoint, load_checkpoint
 from latebloom.engine.folder import RunFolder, enclosing_run
 from latebloom.errors import ConfigError, first_line, unknown
@@ -124,7 +125,8 @@ def _transformers_model(data: dict[str, Any], file: Path, folder: Path | None) -
             model, found = builder.from_pretrained(folder, output_loading_info=True, **local)
             missing = sorted(found["missing_keys"])
             exception = f", except {len(missing)} that are missing there ({missing[0]}, ...)" if missing else ""
-            return model, f"those in {folder}{exception}"
+            marks = [name for name in found["unexpected_keys"] if name.startswith(PREFIX)]
+            return model, f"those in {folder}{exception}" + ", which were trained without attention" * bool(marks)
         torch.manual_seed(0)
         return builder.from_config(config, dtype=torch.float32), RANDOM
     except Exception as error:  # a wrong configuration may raise anything

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from accelerate.state import AcceleratorState
+from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
+from latebloom.delay.marks import awaiting, entry_for
 from latebloom.delay.triggers import AtTokens, WhenPlateau
 from latebloom.errors import ConfigError
 from latebloom.integrations.callback import DelayCallback
@@ -34,6 +36,8 @@ class DelayedAttentionCallback(DelayCallback, TrainerCallback, ExportableState):
                 "delay: restore_callback_states_from_checkpoint would rebuild this callback without its settings; "
                 "do not set it, the delay is restored without it"
             )
+        if parts.get("model") is not None:
+            awaiting.add(parts["model"])
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
@@ -68,6 +72,13 @@ class DelayedAttentionCallback(DelayCallback, TrainerCallback, ExportableState):
         logs.update(logged)
         if state.log_history:
             state.log_history[-1].update(logged)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
+        # A model without save_pretrained is written by Trainer itself, which keeps nothing but tensors.
+        file = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / "model.safetensors"
+        entry = {} if self.delay is None else entry_for(self.delay.model)
+        if entry and args.should_save and not hasattr(parts["model"], "save_pretrained") and file.exists():
+            save_file({**load_file(file), **entry}, file, metadata={"format": "pt"})
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
         best = state.best_global_step if args.load_best_model_at_end else None

@@ -3,10 +3,13 @@
 Nothing is imported from Transformers: a model says everything itself.
 """
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+
+from latebloom.delay.marks import entry_for
 
 MIXERS = ("Mixer", "MambaLayer", "DeltaNet", "ShortConv", "RecurrentBlock", "Rglru", "SSM")
 
@@ -42,3 +45,33 @@ def example_of(model: nn.Module) -> dict[str, Any] | None:
         return None
     device = next(model.parameters()).device
     return {"input_ids": torch.arange(1, 6, device=device)[None] % size, "use_cache": False}
+
+
+class MarkedFiles:
+    """Replaces the `save_pretrained` of a model: weights that are saved during the delay have an entry that says so.
+
+    `from_pretrained` reports the name of an entry that it does not expect.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        model.save_pretrained = self.save  # type: ignore[assignment] (a method, as in the class)
+
+    def remove(self) -> None:
+        """Restore the method."""
+        del self.model.save_pretrained
+
+    def save(self, folder: str | Path, is_main_process: bool = True, state_dict: Any = None, **options: Any) -> Any:
+        if entry := entry_for(self.model):
+            state_dict = {**(self.model.state_dict() if state_dict is None else state_dict), **entry}
+        kind: Any = type(self.model)
+        return kind.save_pretrained(self.model, folder, is_main_process, state_dict, **options)
+
+
+def mark_files(model: nn.Module) -> list[MarkedFiles]:
+    """Mark what `save_pretrained` writes, of this model and of the models in it."""
+    return [MarkedFiles(one) for one in model.modules() if _is_model(one)]
+
+
+def _is_model(module: nn.Module) -> bool:
+    return any(kind.__name__ == "PreTrainedModel" for kind in type(module).__mro__)

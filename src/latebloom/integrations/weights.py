@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.utils import logging
 
 from latebloom.errors import ConfigError
 
@@ -38,8 +39,13 @@ def restore_weights(model: torch.nn.Module, saved: Mapping[str, str], folder: Pa
     if isinstance(model, PreTrainedModel) and (folder / "config.json").exists():
         floats = [weight.dtype for weight in weights.values() if weight.is_floating_point()]
         widest = max(floats, key=lambda dtype: dtype.itemsize)  # a cast to it and back is exact
-        with torch.random.fork_rng():
-            read = type(model).from_pretrained(folder, dtype=widest).state_dict()
+        verbosity = logging.get_verbosity()
+        logging.set_verbosity_error()  # it would report that these weights are of a delay, which is known here
+        try:
+            with torch.random.fork_rng():
+                read = type(model).from_pretrained(folder, dtype=widest).state_dict()
+        finally:
+            logging.set_verbosity(verbosity)
         found = {name: read[name].to(weights[name].dtype) for name in differing if name in read}
         if len(found) == len(differing) and not _differing(found, saved):
             with torch.no_grad():

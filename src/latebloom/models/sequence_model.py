@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
+from latebloom.delay.marks import mark_of, note_loading
 from latebloom.errors import CheckpointError, ConfigError, first_line
 from latebloom.layers.embedding import Embedding
 from latebloom.layers.norm import Norm
@@ -51,6 +52,8 @@ class SequenceModel(nn.Module):
         config = {"library": "latebloom", "vocabulary_size": self.vocabulary_size, "model": asdict(self.settings)}
         if imports := origins(self.settings):
             config["imports"] = imports
+        if mark := mark_of(self):
+            config["delay"] = mark
         described = (json.dumps(config, indent=2) + "\n").encode()
         return {"config.json": described, "model.safetensors": save(weights, metadata={"format": "pt"})}
 
@@ -75,6 +78,8 @@ class SequenceModel(nn.Module):
             config = json.loads((folder / "config.json").read_text())
             model = cls(read_model_settings(config), int(config["vocabulary_size"]))
             model.load_state_dict(load_file(folder / "model.safetensors"))
+            if "delay" in config:
+                note_loading(model, config["delay"])
         except FileNotFoundError as error:
             raise CheckpointError(f"{folder} holds no model: {Path(error.filename).name} is missing") from None
         except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError, ConfigError) as error:
