@@ -5,7 +5,8 @@ python docs/fill.py --check    fail if a page, a picture or the report does not 
 
 A value stands between marks, <!-- = EXPRESSION -->VALUE<!-- / -->; the expression uses the names of docs/values.py,
 docs/performance_tables.py and docs/model_tables.py. A line must not begin with such a mark, because Markdown would take
-the whole line for HTML. Percentages, counts of seeds and differences outside marks are refused, unless they are settings.
+the whole line for HTML. Percentages, counts of seeds and differences outside marks are refused, unless they are
+settings.
 """
 
 import re
