@@ -10,7 +10,7 @@ import pytest
 import torch
 from families import FAMILIES, build
 from safetensors.torch import load_file
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # pyright: ignore
 
 from latebloom import SequenceModel, hybrid, run
 from latebloom.errors import ConfigError
