@@ -54,16 +54,28 @@ names["train"](names["Job"](**{job!r}), Path({folder!r}))
 """
 
 
+def interrupt(self: Any, args: Any, state: Any, *_: Any, **parts: Any) -> None:
+    if state.global_step == 7:
+        raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("arm", ["joint", "dat"])
-def test_a_run_that_was_killed_continues_bit_for_bit(tmp_path, arm):
+def test_a_run_that_was_killed_continues_bit_for_bit(tmp_path, monkeypatch, arm):
     names = run_path(str(EXAMPLE))
     train, trained = names["train"], []
     build = train.__globals__["build_model"]
     train.__globals__["build_model"] = lambda *settings: trained.append(build(*settings)) or trained[-1]
     job = names["Job"](arm=arm, seed=3, learning_rate=4e-3, steps=10, sequences=2, rotary=True)
-    killed = KILLED_AT_STEP_7.format(example=str(EXAMPLE), job=asdict(job), folder=str(tmp_path / "killed"))
-    ran = subprocess.run([sys.executable, "-c", killed], cwd=tmp_path, capture_output=True, text=True)
-    assert ran.returncode == -signal.SIGKILL, ran.stderr
+    if arm == "dat":
+        killed = KILLED_AT_STEP_7.format(example=str(EXAMPLE), job=asdict(job), folder=str(tmp_path / "killed"))
+        ran = subprocess.run([sys.executable, "-c", killed], cwd=tmp_path, capture_output=True, text=True)
+        assert ran.returncode == -signal.SIGKILL, ran.stderr
+    else:  # joint training by Ctrl-C, because a process takes seconds to start
+        monkeypatch.setattr(names["LogWithName"], "on_step_end", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(job, tmp_path / "killed")
+        monkeypatch.undo()
+        trained.clear()
     (folder,) = (tmp_path / "killed").iterdir()
     assert {path.name for path in folder.iterdir()} == {"checkpoint-2", "checkpoint-4", "checkpoint-6"}
     (folder / "checkpoint-8").mkdir()  # as one is that it was writing
