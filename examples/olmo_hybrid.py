@@ -4,12 +4,14 @@
     python examples/olmo_hybrid.py --seeds 3 --processes 2
     python examples/olmo_hybrid.py --study --seeds 5       # the figures of docs/results/olmo-hybrid.md
 
-The two arms differ by one argument of Trainer, the callback, and by the learning rate, which was chosen for each from
-the same three. Finished runs are kept in the results file, so an interrupted command continues with the run it was at.
-After a change to the model, name another file with --results.
+The two arms differ by one argument of the callback, `hold`, and by the learning rate, which was chosen for each from
+the same three. Finished runs are kept in the results file, and checkpoints of others beside it, so an interrupted
+command continues where it was, bit for bit. After a change to the model, name another file with --results.
 """
 
+import re
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -142,16 +144,19 @@ class LogWithName(TrainerCallback):
             print(f"{self.job}: step {state.global_step}/{state.max_steps}, loss {float(logs['loss']):.3f}", flush=True)
 
 
-def train(job: Job) -> dict[str, Any]:
-    """Train one run and return its settings, switch step, time and evaluation."""
+def train(job: Job, checkpoints: Path) -> dict[str, Any]:
+    """Train one run, from its last checkpoint if it has one; return its settings, switch step, time and evaluation."""
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()  # it warns that GPU kernels are missing
+    transformers.logging.disable_progress_bar()
     model = build_model(job.seed, job.rotary)
-    delay = DelayedAttentionCallback(until=lb.at_fraction(1 / 3))
+    # Joint training has the callback too: it restores weights of OLMo-Hybrid that Trainer leaves out of a resume.
+    delay = DelayedAttentionCallback(until=lb.at_fraction(1 / 3), hold="bypass" if job.arm == "dat" else "none")
+    folder = checkpoints / re.sub(r"\W+", "-", str(job))
     trainer = Trainer(
         model=model,
         args=transformers.TrainingArguments(
-            output_dir="runs/trainer",
+            output_dir=str(folder),
             max_steps=job.steps,
             per_device_train_batch_size=1,  # each item is a whole batch
             learning_rate=job.learning_rate,
@@ -160,7 +165,7 @@ def train(job: Job) -> dict[str, Any]:
             adam_beta2=0.95,
             weight_decay=0.01,
             logging_steps=max(1, job.steps // 5),
-            save_strategy="no",
+            save_steps=max(1, job.steps // 5),
             report_to="none",
             disable_tqdm=True,
             use_cpu=True,
@@ -170,16 +175,19 @@ def train(job: Job) -> dict[str, Any]:
         train_dataset=Batches(job.seed, size=64),
         data_collator=lambda items: items[0],
         compute_loss_func=answer_loss,
-        callbacks=[LogWithName(job), *([delay] if job.arm == "dat" else [])],
+        callbacks=[LogWithName(job), delay],
     )
     trainer.remove_callback(PrinterCallback)
     started = time.monotonic()
-    trainer.train()
+    complete = folder.glob("checkpoint-*/trainer_state.json")  # the file that Trainer writes last
+    newest = max(complete, key=lambda file: file.stat().st_mtime, default=None)
+    trainer.train(resume_from_checkpoint=str(newest.parent) if newest else None)
     seconds = round(time.monotonic() - started, 1)
     found = lb.evaluate(
         Answers(model), TASK, LENGTHS, training_length=TRAINING_LENGTH, sequences=job.sequences, seed=job.seed
     )
-    switch = delay.delay.switch_step if delay.delay is not None else None
+    switch = delay.delay.switch_step if delay.delay is not None and job.arm == "dat" else None
+    shutil.rmtree(folder)
     return {**asdict(job), "switch_step": switch, "seconds": seconds, "evaluation": found.to_json()}
 
 
@@ -194,7 +202,7 @@ def run_all(jobs: Sequence[Job], results: Path, processes: int) -> dict[Job, lb.
     kept["commands"] = list(dict.fromkeys([*kept["commands"], shlex.join(["python", *sys.argv])]))
     kept["environment"] = environment | {"transformers": transformers.__version__}
     results.parent.mkdir(parents=True, exist_ok=True)
-    for run in train_each([job for job in jobs if job not in found], processes):
+    for run in train_each([job for job in jobs if job not in found], results.with_suffix(""), processes):
         kept["runs"].append(run)
         write_json(results, kept)
         found[job_of(run)] = run["evaluation"]
@@ -202,15 +210,15 @@ def run_all(jobs: Sequence[Job], results: Path, processes: int) -> dict[Job, lb.
     return {job: lb.Evaluation.from_json(found[job]) for job in jobs}
 
 
-def train_each(jobs: Sequence[Job], processes: int) -> Iterator[dict[str, Any]]:
+def train_each(jobs: Sequence[Job], checkpoints: Path, processes: int) -> Iterator[dict[str, Any]]:
     """Yield the outcome of each job as it finishes."""
     if processes == 1:
-        yield from map(train, jobs)
+        yield from (train(job, checkpoints) for job in jobs)
         return
     # Ctrl-C ends the processes at once, and a killed one raises an error instead of blocking forever.
     default = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_DFL)}
     with ProcessPoolExecutor(processes, get_context("spawn"), **default) as pool:
-        for done in as_completed([pool.submit(train, job) for job in jobs]):
+        for done in as_completed([pool.submit(train, job, checkpoints) for job in jobs]):
             yield done.result()
 
 

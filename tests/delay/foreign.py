@@ -1,4 +1,10 @@
-"""Small models as other people write them: attention and recurrence in forms that no list of class names foresees."""
+"""Small models as other people write them: attention and recurrence in forms that no list of class names foresees.
+
+`MODELS` names the whole models; each has a row in the table of docs/models.md.
+"""
+
+from collections.abc import Callable
+from inspect import Parameter, signature
 
 import torch
 import torch.nn.functional as F
@@ -268,3 +274,47 @@ class SequenceToSequence(nn.Module):
 
 def gru() -> nn.GRU:
     return nn.GRU(WIDTH, WIDTH, batch_first=True)
+
+
+def inputs_of(model: nn.Module) -> tuple[Tensor, ...]:
+    """Return token ids for each argument that a model must be called with; the last are the targets."""
+    wanted = [one for one in signature(model.forward).parameters.values() if one.default is Parameter.empty]
+    return (*(torch.arange(18).view(2, 9) for _ in wanted[1:]), torch.arange(14).view(2, 7))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "nanoGPT's attention beside torch's": lambda: LanguageModel(
+        Residual(gru()), Residual(TorchAttention()), Residual(CausalSelfAttention())
+    ),
+    "SDPA in a class called Mixer, beside torch's": lambda: LanguageModel(
+        Residual(gru()), Residual(TorchAttention()), Residual(Mixer())
+    ),
+    "torch's encoder layer": lambda: LanguageModel(
+        Residual(gru()), nn.TransformerEncoderLayer(WIDTH, HEADS, 2 * WIDTH, dropout=0.0, batch_first=True)
+    ),
+    "a norm behind attention": lambda: LanguageModel(Residual(gru()), Residual(TorchAttention(), nn.LayerNorm(WIDTH))),
+    "a hand-written recurrence": lambda: LanguageModel(Residual(HandWrittenRecurrence()), Residual(Mixer())),
+    "a convolution before the recurrence": lambda: LanguageModel(Residual(ConvolvedRecurrence()), Residual(Mixer())),
+    "a convolution inside attention": lambda: LanguageModel(Residual(gru()), Residual(ConvolvedAttention())),
+    "a short convolution as the only other mixer": lambda: LanguageModel(
+        Residual(ShortConvolution()), Residual(CausalSelfAttention())
+    ),
+    "attention written inside a block": lambda: LanguageModel(Inline()),
+    "attention and recurrence with one output projection": lambda: LanguageModel(Parallel()),
+    "sliding-window attention": lambda: LanguageModel(
+        Residual(gru()), Residual(SlidingAttention()), Residual(CausalSelfAttention())
+    ),
+    "experts whose router has a softmax": lambda: LanguageModel(
+        Residual(gru()), Residual(Mixer()), Residual(Experts(3)), Residual(MaskedExperts(3))
+    ),
+    "several residual streams": lambda: LanguageModel(Streams(4, Residual(gru()), Residual(Mixer()))),
+    "an encoder-decoder with cross-attention": lambda: EncoderDecoder(state=True),
+    "additive attention in an LSTM decoder": SequenceToSequence,
+    "an encoder that only cross-attention reads": EncoderDecoder,
+    "a recurrence that only gates attention": lambda: LanguageModel(GatedByRecurrence()),
+    "attention without a residual path": lambda: LanguageModel(Residual(gru()), WithoutResidual()),
+    "attention inside a block, with no module behind it": lambda: LanguageModel(Inline(projected=False)),
+    "no attention": lambda: LanguageModel(Residual(gru()), Residual(HandWrittenRecurrence())),
+    "nothing but attention": lambda: LanguageModel(Residual(Mixer()), Residual(CausalSelfAttention())),
+}
+"""Whole models by what is special about them; the last ones are refused."""

@@ -161,3 +161,23 @@ def test_the_model_is_left_as_it_was() -> None:
     assert not model.blocks[0].training
     assert len(model._forward_hooks) == 1
     assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+class Stateful(nn.Module):
+    """A recurrence that keeps its last state, as RecurrentGemma does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.state = gru(), None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, self.state = self.gru(x)
+        self.mean = y.mean()
+        return y
+
+
+def test_a_state_that_a_module_keeps_is_left_as_it_was() -> None:
+    recurrence = Stateful()
+    seen(LanguageModel(Residual(recurrence), Residual(Mixer())))
+    assert recurrence.state is None
+    assert not hasattr(recurrence, "mean")

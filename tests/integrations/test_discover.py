@@ -4,8 +4,6 @@ import pytest
 from discover import Row, candidates, look
 
 OTHER = {
-    "inkling_text": "the sliding layers are attention too",
-    "zaya": "the sliding layers are attention too",
     "zamba": "the block around attention has no path around it",
     "zamba2": "the block around attention has no path around it",
 }

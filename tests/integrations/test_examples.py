@@ -1,11 +1,16 @@
 """The example as a user runs it: what it prints, what it writes, and that it continues."""
 
 import json
+import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from runpy import run_path
 from typing import Any
+
+import pytest
+from switching import same, weights
 
 from latebloom.evaluation import Count, Evaluation
 
@@ -32,6 +37,55 @@ def test_the_olmo_hybrid_trains_both_arms_and_continues(tmp_path):
     assert again.count("is in runs/olmo-hybrid.json") == 2
     assert more[:2] == runs
     assert {(run["arm"], run["seed"]) for run in more[2:]} == {("joint", 11), ("dat", 11)}
+
+
+KILLED_AT_STEP_7 = """
+import os
+from pathlib import Path
+from runpy import run_path
+
+def kill(self, args, state, *_, **parts):
+    if state.global_step == 7:
+        os.kill(os.getpid(), 9)
+
+names = run_path({example!r})
+names["LogWithName"].on_step_end = kill
+names["train"](names["Job"](**{job!r}), Path({folder!r}))
+"""
+
+
+def interrupt(self: Any, args: Any, state: Any, *_: Any, **parts: Any) -> None:
+    if state.global_step == 7:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("arm", ["joint", "dat"])
+def test_a_run_that_was_killed_continues_bit_for_bit(tmp_path, monkeypatch, arm):
+    names = run_path(str(EXAMPLE))
+    train, trained = names["train"], []
+    build = train.__globals__["build_model"]
+    train.__globals__["build_model"] = lambda *settings: trained.append(build(*settings)) or trained[-1]
+    job = names["Job"](arm=arm, seed=3, learning_rate=4e-3, steps=10, sequences=2, rotary=True)
+    if arm == "dat":
+        killed = KILLED_AT_STEP_7.format(example=str(EXAMPLE), job=asdict(job), folder=str(tmp_path / "killed"))
+        ran = subprocess.run([sys.executable, "-c", killed], cwd=tmp_path, capture_output=True, text=True)
+        assert ran.returncode == -signal.SIGKILL, ran.stderr
+    else:  # joint training by Ctrl-C, because a process takes seconds to start
+        monkeypatch.setattr(names["LogWithName"], "on_step_end", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(job, tmp_path / "killed")
+        monkeypatch.undo()
+        trained.clear()
+    (folder,) = (tmp_path / "killed").iterdir()
+    assert {path.name for path in folder.iterdir()} == {"checkpoint-2", "checkpoint-4", "checkpoint-6"}
+    (folder / "checkpoint-8").mkdir()  # as one is that it was writing
+    with pytest.warns(UserWarning, match="Trainer left .* weights as they were"):
+        resumed = train(job, tmp_path / "killed")
+    whole = train(job, tmp_path / "whole")
+    assert same(weights(trained[0]), weights(trained[1]))
+    assert resumed["evaluation"] == whole["evaluation"]
+    assert resumed["switch_step"] == whole["switch_step"] == (3 if arm == "dat" else None)
+    assert not folder.exists()
 
 
 def test_a_study_takes_the_rate_with_the_highest_accuracy_at_three_times_the_length():

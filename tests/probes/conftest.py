@@ -1,6 +1,6 @@
-"""The tiny Transformers hybrids stand beside the tests of the integrations."""
+"""The tiny Transformers hybrids stand beside the tests of the integrations, other models beside those of the delay."""
 
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "integrations"))
+sys.path += [str(Path(__file__).parents[1] / name) for name in ("integrations", "delay")]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES, MATCHED, build
+from foreign import MODELS
 from torch import Tensor, nn
 
 import latebloom
@@ -34,6 +35,35 @@ def test_it_says_what_the_delay_does(family):
     behind = {row.path: row.note.removeprefix("gated behind ") for row in seen.rows if "behind" in row.note}
     assert all(f"{path}: " in repr(delay) and f".{norm}" in repr(delay) for path, norm in behind.items())
     assert bool(behind) == ("gated behind" in repr(delay))
+
+
+def tied() -> nn.Module:
+    """Two attentions with one output projection, and logits with the weights of the embedding."""
+    model: Any = MODELS["nanoGPT's attention beside torch's"]()
+    model.blocks[2].body.c_proj.weight = model.blocks[1].body.inner.out_proj.weight
+    model.logits.weight = model.embedding.weight
+    return model
+
+
+def partly_frozen() -> nn.Module:
+    model: Any = MODELS["a hand-written recurrence"]()
+    model.blocks[1].body.c_attn.requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize("make", [*MODELS.values(), tied, partly_frozen], ids=[*MODELS, "tied", "partly frozen"])
+def test_it_counts_exactly_what_the_delay_holds(make):
+    model = make()
+    seen = latebloom.inspect(model, horizon=False)
+    assert seen.parameters() == sum(p.numel() for p in model.parameters())
+    if seen.refusal is not None:
+        assert not any(row.held for row in seen.rows)
+        return
+    delay = DelayedAttention(model, until=at_step(1), automatic=False)
+    held = sum(p.numel() for p in delay.parameters().values())
+    assert held == sum(row.parameters - row.frozen for row in seen.rows if row.held)
+    assert f" with {held:,} parameters" in seen.sentences()[1]
+    assert ("and 816 that are not trained" in seen.sentences()[1]) == (make is partly_frozen)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "llama"])

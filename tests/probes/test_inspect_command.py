@@ -10,6 +10,7 @@ import pytest
 import torch
 from families import FAMILIES, build
 from safetensors.torch import load_file
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # pyright: ignore
 
 from latebloom import SequenceModel, hybrid, run
 from latebloom.errors import ConfigError
@@ -63,7 +64,9 @@ def test_a_model_that_is_refused_is_described(tmp_path):
 def test_bad_paths_are_one_sentence(tmp_path):
     assert "there is no" in inspect(tmp_path / "nowhere", check=2)
     (tmp_path / "config.json").write_text('{"model_type": "bambo"}')
-    assert "model_type: 'bambo' is not known; did you mean 'bamba'?" in inspect(tmp_path, check=2)
+    said = inspect(tmp_path, check=2)
+    assert "model_type: 'bambo' is not known; did you mean 'bamba'?" in said
+    assert f"this Transformers has {len(CONFIG_MAPPING_NAMES)}" in said
 
 
 @pytest.mark.parametrize(

@@ -190,9 +190,9 @@ def _is_cache(argument: tuple[str, Any]) -> bool:
 
 
 def _is_distributed() -> bool:
-    """Return whether several processes train together.
+    """Return whether processes train together, or one does as if it were several.
 
-    DistributedDataParallel waits for the gradient of every parameter in every step. Attention that is held back has
-    zero gradients there, which are dropped before the optimizer step.
+    DistributedDataParallel waits for the gradient of every parameter in every step, in a group of one process too.
+    Attention that is held back has zero gradients there, which are dropped before the optimizer step.
     """
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return dist.is_available() and dist.is_initialized()

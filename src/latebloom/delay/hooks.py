@@ -28,7 +28,21 @@ Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
 
 class DelayedAttention:
-    """Hold the attention of a model back until a trigger fires."""
+    """Hold the attention of a model back until a trigger fires.
+
+    model: the model, with weights; with FSDP2, after `fully_shard`
+    optimizer: the optimizer, or a list of several; a step ends when each has stepped
+    until: the trigger that ends the delay
+    hold: what happens to attention until then: `"bypass"`, `"freeze"`, `"ramp"` or `"none"`
+    ramp_steps: with `"ramp"`, the steps in which attention's output rises from 0 to its full size
+    steps: the number of training steps, for `at_fraction`
+    measure: for `when_beyond`: a function from a multiple of the training length to an accuracy
+    where: what to hold back instead of what is found: names, or a function of (name, module); or a `Found`
+    kinds: which attention to hold back: `"self"`, `"cross"`, `"sliding"` (attention with a window)
+    allow: reasons to refuse a model that become warnings: `"only attention"`, `"no gradient"`
+    example: the arguments of one small forward pass: a tensor, a tuple, or a dict by name
+    automatic: whether the optimizer's steps advance the delay; if not, call `before_step()` and `after_step()`
+    """
 
     def __init__(
         self,

@@ -292,8 +292,8 @@ def _is_one_token(sources: list[Tensor], line: Tensor) -> bool:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Run in evaluation mode; restore modes, weights, buffers and random numbers afterwards."""
-    modes = {module: module.training for module in model.modules()}
+    """Run in evaluation mode; restore modes, weights, buffers, other state and random numbers afterwards."""
+    attributes = {module: dict(vars(module)) for module in model.modules()}
     frozen = [p for p in model.parameters() if p.is_floating_point() and not p.requires_grad]
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
@@ -306,8 +306,10 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter in frozen:
             parameter.requires_grad_(False)
-        for module, training in modes.items():
-            module.training = training
+        for module, kept in attributes.items():  # its mode, and a state that it keeps beside its buffers
+            for name in [name for name, value in vars(module).items() if isinstance(value, Tensor)]:
+                del module.__dict__[name]
+            module.__dict__.update(kept)
         for name, buffer in model.named_buffers():
             if name in buffers:
                 buffer.data.copy_(buffers[name])

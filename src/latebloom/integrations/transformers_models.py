@@ -24,7 +24,7 @@ def classify(model: nn.Module, name: str, module: nn.Module) -> str | None:
     if getattr(module, "is_causal", None) is not True:
         return f"{kind} is not causal softmax attention (is_causal is {getattr(module, 'is_causal', 'absent')})"
     layer = _layer_type(model, name)
-    is_attention = layer is None or layer == "hybrid" or ("attention" in layer and layer != "linear_attention")
+    is_attention = layer is None or layer.startswith("hybrid") or ("attention" in layer and layer != "linear_attention")
     return "" if is_attention else f"{kind} is in a layer of type {layer}"
 
 

@@ -36,6 +36,8 @@ class Row:
     """How it would be delayed, or why not."""
     count: int = 1
     """The number of equal parts that the row stands for."""
+    frozen: int = 0
+    """How many of its parameters are not trained, because their requires_grad is off."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Inspection:
         """Return the rows, with equal parts of different layers as one."""
         groups: dict[tuple[Any, ...], list[Row]] = {}
         for row in self.rows:
-            key = (pattern(row.path), pattern(row.note), row.kind, row.class_name, row.parameters, row.held)
+            key = (pattern(row.path), pattern(row.note), row.kind, row.class_name, row.parameters, row.held, row.frozen)
             groups.setdefault(key, []).append(row)
         return [
             replace(
@@ -73,6 +75,7 @@ class Inspection:
                 parameters=sum(row.parameters for row in rows),
                 note=joined_paths([row.note for row in rows]),
                 count=len(rows),
+                frozen=sum(row.frozen for row in rows),
             )
             for rows in groups.values()
         ]
@@ -85,9 +88,12 @@ class Inspection:
             sentences.append(f"Delayed attention training refuses this model: {self.refusal.removeprefix('delay: ')}.")
         else:
             held = [row for row in self.rows if row.held]
-            count = sum(row.parameters for row in held)
-            s = "s" if len(held) > 1 else ""
-            sentences.append(f"Delayed attention training would delay {len(held)} part{s} with {count:,} parameters.")
+            frozen = sum(row.frozen for row in held)
+            count = sum(row.parameters for row in held) - frozen
+            s, besides = "s" if len(held) > 1 else "", f" and {frozen:,} that are not trained" if frozen else ""
+            sentences.append(
+                f"Delayed attention training would delay {len(held)} part{s} with {count:,} parameters{besides}."
+            )
         if self.horizon is not None:
             sentences.append(str(self.horizon))
         elif self.no_horizon is not None:
@@ -157,7 +163,10 @@ def _rows(model: nn.Module, found: Found, is_refused: bool) -> Iterator[Row]:
         return sum(fresh.values())
 
     # A held part inside another mixer is counted separately, and first.
-    inner = {name: count(modules[name], True) for name in kinds if name in held}
+    inner, frozen = dict[str, int](), dict[str, int]()
+    for name in (name for name in kinds if name in held):
+        still = [p for p in modules[name].parameters() if not p.requires_grad and id(p) not in counted]
+        inner[name], frozen[name] = count(modules[name], True), sum(p.numel() for p in still)
     shown: list[str] = []
     for name, module in modules.items():
         if any(is_inside(name, above) for above in shown) and name not in held:
@@ -166,7 +175,8 @@ def _rows(model: nn.Module, found: Found, is_refused: bool) -> Iterator[Row]:
             shown.append(name)
             size = inner[name] if name in inner else count(module, True)
             is_held = name in held and not is_refused
-            yield Row(name, kinds[name], class_name(module), size, is_held, notes.get(name, ""))
+            still = frozen.get(name, 0)
+            yield Row(name, kinds[name], class_name(module), size, is_held, notes.get(name, ""), frozen=still)
         elif any(is_inside(mixer, name) for mixer in kinds) or (not name and not kinds):
             if own := count(module, False):
                 yield Row(name, "other", class_name(module), own, False, "parameters of its own")
