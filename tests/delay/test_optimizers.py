@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from muon_and_adamw import Both, WithoutInit, muon_and_adamw
 from schedulefree import AdamWScheduleFree, RAdamScheduleFree, SGDScheduleFree
 from torch import nn
-from torch.optim import LBFGS, SGD, Adafactor, Adam, AdamW, Muon, Optimizer, lr_scheduler
+from torch.optim import LBFGS, SGD, Adafactor, Adam, AdamW, Optimizer, lr_scheduler
 
 from latebloom import DelayedAttention, SequenceModel, at_step, hybrid
 from latebloom.delay import optimizers as latebloom_optimizers
@@ -19,45 +20,6 @@ from latebloom.errors import ConfigError
 Parameters = Iterable[nn.Parameter]
 SWITCH, STEPS = 2, 6
 BATCHES = torch.randint(20, (STEPS, 4, 9), generator=torch.Generator().manual_seed(3))
-
-
-class Both(Optimizer):
-    """Muon for matrices and AdamW for the rest as one optimizer, for trainers that take one."""
-
-    def __init__(self, parameters: Parameters) -> None:
-        self.optimizers = muon_and_adamw(parameters)
-        super().__init__([group for one in self.optimizers for group in one.param_groups], {})
-
-    def step(self, closure: Any = None) -> Any:
-        for one in self.optimizers:
-            one.step()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"inner": [one.state_dict() for one in self.optimizers]}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for one, state in zip(self.optimizers, state_dict["inner"], strict=True):
-            one.load_state_dict(state)
-
-
-class WithoutInit(Optimizer):
-    """As `Both`, without the set-up of torch's class: it has no hooks."""
-
-    def __init__(self, parameters: Parameters) -> None:
-        self.optimizers = muon_and_adamw(parameters)
-        self.param_groups = [group for one in self.optimizers for group in one.param_groups]
-
-    step: Any = Both.step
-    state_dict: Any = Both.state_dict
-    load_state_dict: Any = Both.load_state_dict
-
-
-def muon_and_adamw(parameters: Parameters) -> list[Optimizer]:
-    parameters = list(parameters)
-    return [
-        Muon([p for p in parameters if p.ndim == 2], lr=1e-2),
-        AdamW([p for p in parameters if p.ndim != 2], lr=1e-2, weight_decay=0.5),
-    ]
 
 
 def schedule_free(kind: Any) -> Callable[[Parameters], Optimizer]:
@@ -237,6 +199,21 @@ def test_the_warm_up_is_what_a_group_of_attention_with_a_scaled_learning_rate_do
     assert differing(*ends) == set()
 
 
+@pytest.mark.parametrize("make", [Both, WithoutInit])
+def test_the_warm_up_of_two_optimizers_in_one_is_that_of_the_two(make):
+    ends = []
+    for kind in (muon_and_adamw, make):
+        model = build()
+        attention = [p for name, p in model.named_parameters() if name.startswith("blocks.0.1.")]
+        optimizers = kind([*attention])  # groups of attention alone, which wrapper and wrapped share
+        rest = SGD([p for name, p in model.named_parameters() if not name.startswith("blocks.0.1.")], lr=0.1)
+        DelayedAttention(model, [rest, *listed(optimizers)], until=at_step(SWITCH), warmup_steps=3)
+        for batch in BATCHES:
+            step(model, [rest, *listed(optimizers)], batch)
+        ends.append(bits(dict(model.named_parameters())))
+    assert differing(*ends) == set()
+
+
 @pytest.mark.parametrize("kind", [AdamWScheduleFree, SGDScheduleFree, RAdamScheduleFree])
 def test_attention_begins_in_a_schedule_free_optimizer_as_in_a_new_one(kind):
     """Their groups count steps, for the bias correction and the average; attention's count begins at the switch."""
@@ -335,7 +312,7 @@ def test_a_step_that_gradscaler_skips_counts_neither_for_the_delay_nor_for_the_w
 
 
 def test_the_delay_counts_the_steps_that_every_optimizer_of_attention_has_done():
-    """Here Muon steps in every batch and AdamW in every second, also over a resume in between."""
+    """Here they take turns, also over a resume in between."""
 
     def begin() -> tuple[SequenceModel, list[Optimizer], DelayedAttention]:
         model = build()
@@ -349,8 +326,7 @@ def test_the_delay_counts_the_steps_that_every_optimizer_of_attention_has_done()
             model, pair, delay = begin()
             delay.load_state_dict(state)
         loss_of(model, BATCHES[0]).backward()
-        for one in pair if number % 2 else pair[:1]:
-            one.step()
+        pair[number % 2].step()
         seen.append((delay.step, delay.holding))
     assert seen == [(0, True), (1, True), (1, True), (2, False), (2, False), (3, False)]
 
@@ -361,7 +337,7 @@ def test_an_optimizer_without_attention_does_not_count():
     rest = [p for name, p in model.named_parameters() if not name.startswith("blocks.0.1.")]
     pair = [SGD(rest, lr=0.1), SGD(attention, lr=0.1)]
     delay = DelayedAttention(model, pair, until=at_step(2))
-    for number in (0, 0, 0, 1, 1):
+    for number in (0, 1, 1):
         loss_of(model, BATCHES[0]).backward()
         pair[number].step()
     assert delay.switch_step == 2
