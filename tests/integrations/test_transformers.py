@@ -39,9 +39,7 @@ class Snapshots(TrainerCallback):
         self.at[state.global_step] = weights(parts["model"])
 
 
-def trainer_for(
-    folder: Path, *callbacks: Any, model: Any = None, optimizer: dict[str, Any] | None = None, **arguments: Any
-) -> Trainer:
+def trainer_for(folder: Path, *callbacks: Any, model: Any = None, optimizer: Any = None, **arguments: Any) -> Trainer:
     settings: dict[str, Any] = {
         "max_steps": 4,
         "per_device_train_batch_size": BATCH,
@@ -166,12 +164,12 @@ def test_every_way_to_give_an_optimizer_holds_warms_up_and_resumes(tmp_path, way
 def test_an_optimizer_of_a_subclass_of_trainer(tmp_path):
     class MuonTrainer(Trainer):
         def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-            self.optimizer = Both(self.model.parameters())
+            self.optimizer = Both(hybrid.parameters())
             return self.optimizer
 
-    seen, callback = Snapshots(), DelayedAttentionCallback(until=at_step(2))
+    hybrid, seen, callback = build("bamba"), Snapshots(), DelayedAttentionCallback(until=at_step(2))
     arguments = trainer_for(tmp_path).args
-    MuonTrainer(build("bamba"), arguments, train_dataset=DATA, callbacks=[callback, seen]).train()
+    MuonTrainer(hybrid, arguments, train_dataset=DATA, callbacks=[callback, seen]).train()
     check_switch_after_two_steps(callback.delay, seen.at)
 
 
