@@ -235,7 +235,7 @@ def train_between_processes(way: str, hold: Any) -> dict[str, torch.Tensor]:
         fully_shard(model.layer)
         fully_shard(model)
     optimizer = OPTIMIZERS["adamw"](model.parameters())
-    delay = DelayedAttention(model, optimizer, until=at_step(3), hold=hold)
+    delay = DelayedAttention(model, optimizer, until=at_step(3), hold=hold, warmup_steps=2)
 
     def values(parameters: Iterable[tuple[str, Any]]) -> dict[str, torch.Tensor]:
         whole = {name: p.full_tensor() if way == "fsdp" else p for name, p in parameters}

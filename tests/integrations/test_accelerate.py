@@ -1,5 +1,6 @@
 """Accelerate: the delay over the switch, over a resume, and what is refused."""
 
+from collections.abc import Callable
 from itertools import cycle, islice
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from families import build
+from muon_and_adamw import muon_and_adamw
 from switching import (
     BATCH,
     LENGTH,
@@ -38,7 +40,13 @@ class Loop:
     """The loop of Accelerate's documentation."""
 
     def __init__(
-        self, family: str = "bamba", seed: int = 0, clip: float | None = None, delayed: bool = True, **settings: Any
+        self,
+        family: str = "bamba",
+        seed: int = 0,
+        clip: float | None = None,
+        delayed: bool = True,
+        make: Callable[[Any], list[torch.optim.Optimizer]] = lambda p: [torch.optim.AdamW(p, 1e-2, weight_decay=0.5)],
+        **settings: Any,
     ) -> None:
         named = {
             key: settings.pop(key) for key in ("mixed_precision", "gradient_accumulation_steps") if key in settings
@@ -46,11 +54,11 @@ class Loop:
         self.accelerator, self.clip = Accelerator(cpu=True, **named), clip
         model = build(family, seed)
         model.train()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.5)
-        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        self.model, *self.optimizers = self.accelerator.prepare(model, *make(model.parameters()))
         self.delay: Any = None
         if delayed:
-            self.delay = delayed_attention(self.accelerator, self.model, self.optimizer, **settings)
+            given = self.optimizers if len(self.optimizers) > 1 else self.optimizers[0]
+            self.delay = delayed_attention(self.accelerator, self.model, given, **settings)
         self.batches = 0
 
     def train(self, batches: int) -> "Loop":
@@ -61,8 +69,10 @@ class Loop:
                 self.accelerator.backward(loss)
                 if self.clip is not None and self.accelerator.sync_gradients:
                     self.accelerator.clip_grad_norm_(self.model.parameters(), self.clip)
-                self.optimizer.step()
-                self.optimizer.zero_grad()
+                for optimizer in self.optimizers:
+                    optimizer.step()
+                for optimizer in self.optimizers:
+                    optimizer.zero_grad()
         self.batches += batches
         return self
 
@@ -125,6 +135,20 @@ def test_a_run_resumed_on_either_side_of_the_switch_ends_bit_for_bit_alike(tmp_p
     resumed.batches = saved * accumulated
     check_switch_after_two_steps(resumed.delay, resumed.weights_by_step(accumulated, first=saved), first=saved)
     assert same(resumed.weights(), whole.weights())
+
+
+@pytest.mark.parametrize("saved", [1, 2, 3], ids=["before", "at", "in the warm-up"])
+def test_two_optimizers_and_a_warm_up_also_over_a_resume(tmp_path, saved):
+    settings: dict[str, Any] = {"until": at_step(2), "warmup_steps": 3, "make": muon_and_adamw}
+    whole = Loop(gradient_accumulation_steps=2, **settings).train(saved * 2)
+    whole.accelerator.save_state(str(tmp_path))
+    whole.train((4 - saved) * 2)
+    resumed = Loop(seed=1, gradient_accumulation_steps=2, **settings)
+    resumed.accelerator.load_state(str(tmp_path))
+    resumed.batches = saved * 2
+    check_switch_after_two_steps(resumed.delay, resumed.weights_by_step(2, first=saved), first=saved)
+    assert same(resumed.weights(), whole.weights())
+    assert resumed.delay.stage.rate == 1.0
 
 
 def test_at_tokens_counts_what_the_loop_tells_also_over_a_resume(tmp_path):

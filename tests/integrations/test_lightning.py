@@ -9,6 +9,7 @@ import pytest
 import torch
 from families import build
 from lightning.pytorch.callbacks import ModelCheckpoint
+from muon_and_adamw import muon_and_adamw
 from switching import (
     BATCH,
     LENGTH,
@@ -16,6 +17,7 @@ from switching import (
     ThirdStep,
     Weights,
     check_switch_after_two_steps,
+    moved,
     same,
     weights,
 )
@@ -324,14 +326,75 @@ def test_an_optimizer_without_attention_is_refused_by_the_names_of_what_it_lacks
         trainer_for(tmp_path, DelayedAttention(until=at_step(2))).fit(Partial(), data())
 
 
-def test_more_than_one_optimizer_is_refused(tmp_path):
-    class Two(Hybrid):
-        def __init__(self) -> None:
-            super().__init__()
-            self.automatic_optimization = False
+class Manual(Hybrid):
+    """Manual optimization of a hybrid and a critic; `every` says in which batches each optimizer steps."""
 
-        def configure_optimizers(self) -> Any:
-            return [super().configure_optimizers(), super().configure_optimizers()]
+    def __init__(self, kind: str = "muon and adamw", every: tuple[int, ...] = (1, 1), seed: int = 0) -> None:
+        super().__init__(seed=seed)
+        self.automatic_optimization = False
+        self.critic = torch.nn.Linear(2, 2)
+        self.kind, self.every = kind, every
 
-    with pytest.raises(ConfigError, match="one optimizer is needed, and this module has 2"):
-        trainer_for(tmp_path, DelayedAttention(until=at_step(2))).fit(Two(), data())
+    def configure_optimizers(self) -> Any:
+        if self.kind == "muon and adamw":
+            return muon_and_adamw(self.parameters())
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, weight_decay=0.5)
+        return optimizer if self.kind == "one" else [optimizer, torch.optim.SGD(self.critic.parameters(), lr=0.1)]
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids=ids, use_cache=False).logits
+
+    def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
+        loss = super().training_step(batch, index)
+        self.manual_backward(loss + self.critic.weight.sum())
+        optimizers: Any = [self.optimizers()] if self.kind == "one" else self.optimizers()
+        for optimizer, every in zip(optimizers, self.every, strict=True):
+            if (index + 1) % every == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        return loss
+
+
+@pytest.mark.parametrize(
+    ("kind", "every", "batches"),
+    [
+        ("one", (1,), [1, 2, 3, 4]),
+        ("muon and adamw", (1, 1), [1, 2, 3, 4]),
+        ("muon and adamw", (1, 2), [2, 4, 6, 8]),
+        ("hybrid and critic", (1, 3), [1, 2, 3, 4]),
+        ("hybrid and critic", (3, 1), [3, 6, 9, 12]),
+    ],
+)
+@pytest.mark.parametrize("hold", ["bypass", "freeze"])
+def test_manual_optimization(tmp_path, kind, every, batches, hold):
+    """A step of the delay is one that each optimizer with parameters of attention has done."""
+    seen, callback = Snapshots(), DelayedAttention(until=at_step(2), hold=hold, warmup_steps=2)
+    module = Manual(kind, every)
+    trainer = trainer_for(tmp_path, callback, seen, max_steps=-1, max_epochs=1, limit_train_batches=batches[-1])
+    trainer.fit(module, DataLoader(DATA, batch_size=1))  # type: ignore[arg-type] (a list will do)
+    at = [weights for _, weights in seen.seen]
+    check_switch_after_two_steps(callback.delay, {step: at[batch] for step, batch in enumerate([0, *batches])})
+    assert callback.delay is not None
+    assert callback.delay.step == 4
+    assert not moved(callback.delay.parameters(), at[0], at[batches[1]])
+
+
+# Lightning advises to save the weights before the step; a checkpoint for a resume has those after it.
+@pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization")
+@pytest.mark.parametrize("saved", [1, 2, 3], ids=["before", "at", "in the warm-up"])
+def test_a_resumed_run_with_two_optimizers_ends_bit_for_bit_alike(tmp_path, saved):
+    def fit(module: Manual, folder: Path, checkpoint: str | None) -> Weights:
+        callback = DelayedAttention(until=at_step(2), warmup_steps=3)
+        trainer_for(folder, callback, every_step(folder), max_steps=10).fit(module, data(), ckpt_path=checkpoint)
+        assert callback.delay is not None
+        assert (callback.delay.step, callback.delay.switch_step) == (5, 2)  # Lightning counts each optimizer's steps
+        return weights(module)
+
+    whole = fit(Manual(), tmp_path, None)
+    resumed = fit(Manual(seed=1), tmp_path / "resumed", str(tmp_path / f"step={2 * saved}.ckpt"))
+    assert same(resumed, whole)
+
+
+def test_at_fraction_with_manual_optimization_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"at_fraction 0\.5 needs the number of steps, which Lightning does not know"):
+        trainer_for(tmp_path, DelayedAttention(until=at_fraction(0.5))).fit(Manual(), data())

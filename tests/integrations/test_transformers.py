@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from families import build
+from muon_and_adamw import Both
 from switching import (
     BATCH,
     LENGTH,
@@ -38,7 +39,7 @@ class Snapshots(TrainerCallback):
         self.at[state.global_step] = weights(parts["model"])
 
 
-def trainer_for(folder: Path, *callbacks: Any, model: Any = None, **arguments: Any) -> Trainer:
+def trainer_for(folder: Path, *callbacks: Any, model: Any = None, optimizer: Any = None, **arguments: Any) -> Trainer:
     settings: dict[str, Any] = {
         "max_steps": 4,
         "per_device_train_batch_size": BATCH,
@@ -59,6 +60,7 @@ def trainer_for(folder: Path, *callbacks: Any, model: Any = None, **arguments: A
         train_dataset=DATA,
         eval_dataset=DATA[:2],
         callbacks=list(callbacks),
+        **(optimizer or {}),
     )
 
 
@@ -115,6 +117,60 @@ def test_a_run_resumed_on_either_side_of_the_switch_ends_bit_for_bit_alike(tmp_p
     resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{saved}"))
     assert same(weights(resumed.model), weights(whole.model))
     check_switch_after_two_steps(callback.delay, seen.at, first=saved)
+
+
+class MuonFactory:
+    """How Trainer is told to make one optimizer of two."""
+
+    def __call__(self, model: Any, **settings: Any) -> Both:
+        return Both(model.parameters())
+
+
+def adamw_with_a_schedule(model: Any) -> dict[str, Any]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.5)
+    return {"optimizers": (optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step))}
+
+
+WAYS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "optimizers": (adamw_with_a_schedule, {}),
+    "muon and adamw as optimizers": (lambda model: {"optimizers": (Both(model.parameters()), None)}, {}),
+    "class": (lambda model: {"optimizer_cls_and_kwargs": (torch.optim.AdamW, {"lr": 1e-2})}, {}),
+    "factory": (lambda model: {"optimizer_cls_and_kwargs": (MuonFactory, {})}, {}),
+    "adafactor": (lambda model: {}, {"optim": "adafactor"}),
+    "schedule-free": (lambda model: {}, {"optim": "schedule_free_adamw", "lr_scheduler_type": "constant"}),
+}
+"""The ways to give Trainer an optimizer, besides its default."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_give_an_optimizer_holds_warms_up_and_resumes(tmp_path, way):
+    make, arguments = WAYS[way]
+    saving: dict[str, Any] = {"save_strategy": "steps", "save_steps": 1, "max_steps": 5, **arguments}
+
+    def begin(seed: int) -> tuple[Trainer, DelayedAttentionCallback, Snapshots]:
+        model, seen = build("bamba", seed=seed), Snapshots()
+        callback = DelayedAttentionCallback(until=at_step(2), warmup_steps=3)
+        return trainer_for(tmp_path, callback, seen, model=model, optimizer=make(model), **saving), callback, seen
+
+    whole, callback, seen = begin(0)
+    whole.train()
+    check_switch_after_two_steps(callback.delay, seen.at)
+    for saved in (2, 3):
+        resumed, _, _ = begin(1)
+        resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{saved}"))
+        assert same(weights(resumed.model), weights(whole.model))
+
+
+def test_an_optimizer_of_a_subclass_of_trainer(tmp_path):
+    class MuonTrainer(Trainer):
+        def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+            self.optimizer = Both(hybrid.parameters())
+            return self.optimizer
+
+    hybrid, seen, callback = build("bamba"), Snapshots(), DelayedAttentionCallback(until=at_step(2))
+    arguments = trainer_for(tmp_path).args
+    MuonTrainer(hybrid, arguments, train_dataset=DATA, callbacks=[callback, seen]).train()
+    check_switch_after_two_steps(callback.delay, seen.at)
 
 
 def test_the_ramp_goes_on_where_it_was_after_a_resume(tmp_path):

@@ -6,7 +6,7 @@ Nothing else is needed: the optimizer's own steps advance the delay. A loop with
 ones, passes `automatic=False` and calls `delay.before_step()` before clipping and `delay.after_step()` after each step.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -19,22 +19,22 @@ from latebloom.delay.find import Found, Where, class_name, examine, find_attenti
 from latebloom.delay.gate import Gate
 from latebloom.delay.marks import check_step, delayed, take_loaded
 from latebloom.delay.observe import KINDS, Kind
+from latebloom.delay.optimizers import DelayedOptimizers, Optimizers
 from latebloom.delay.parts import watch_parts
-from latebloom.delay.policy import Delay, Hold, Stage, Switch, check_trigger, stage_at
+from latebloom.delay.policy import Hold, HookedDelay, Stage, Switch, check_trigger, stage_at
 from latebloom.delay.triggers import Moment, Trigger, WhenBeyond
 from latebloom.errors import ConfigError
-
-Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
 
 class DelayedAttention:
     """Hold the attention of a model back until a trigger fires.
 
     model: the model, with weights; with FSDP2, after `fully_shard`
-    optimizer: the optimizer, or a list of several; a step ends when each has stepped
+    optimizer: the optimizer, or a list; a step is one that each optimizer with parameters of attention has done
     until: the trigger that ends the delay
     hold: what happens to attention until then: `"bypass"`, `"freeze"`, `"ramp"` or `"none"`
     ramp_steps: with `"ramp"`, the steps in which attention's output rises from 0 to its full size
+    warmup_steps: the steps after the switch in which attention's learning rate rises to that of your scheduler
     steps: the number of training steps, for `at_fraction`
     measure: for `when_beyond`: a function from a multiple of the training length to an accuracy
     where: what to hold back instead of what is found: names, or a function of (name, module); or a `Found`
@@ -52,6 +52,7 @@ class DelayedAttention:
         until: Trigger,
         hold: Hold = "bypass",
         ramp_steps: int = 0,
+        warmup_steps: int = 0,
         steps: int | None = None,
         measure: Callable[[float], float] | None = None,
         where: Where | Found | None = None,
@@ -62,7 +63,7 @@ class DelayedAttention:
     ) -> None:
         if not isinstance(until, Trigger):
             raise ConfigError(f"until: {until!r} is not a trigger; write for example until=at_step(6_000)")
-        self.settings = Delay(until=until, hold=hold, ramp_steps=ramp_steps)
+        self.settings = HookedDelay(until=until, hold=hold, ramp_steps=ramp_steps, warmup_steps=warmup_steps)
         check_trigger(until, steps)
         if isinstance(until, WhenBeyond) and measure is None:
             raise ConfigError(
@@ -73,6 +74,8 @@ class DelayedAttention:
                 "delay: give the optimizer, DelayedAttention(model, optimizer, until=...), whose steps end the delay; "
                 "or automatic=False, and call before_step() and after_step() yourself"
             )
+        if warmup_steps and optimizer is None:
+            raise ConfigError(f"warmup_steps: {warmup_steps} needs the optimizer, whose learning rate is scaled")
         if model in delayed:
             raise ConfigError(f"delay: this {type(model).__name__} has a delay already; call its remove() first")
         if any(parameter.is_meta for parameter in model.parameters()):
@@ -85,8 +88,7 @@ class DelayedAttention:
         self._reports: list[float] = []
         self._prepared = False
         self._gate, self._ramp = Gate(is_delayed=True), None
-        self._optimizers = _unwrapped(optimizer)
-        self._stepped: set[int] = set()
+        self._optimizers = DelayedOptimizers(optimizer, lambda: self._parameters, lambda: self.stage.rate)
         self._found = where if isinstance(where, Found) else None
         self._where = None if isinstance(where, Found) else where
         self._kinds, self._allow = kinds, allow
@@ -126,7 +128,9 @@ class DelayedAttention:
             self._attached.append(module.register_forward_pre_hook(see, with_kwargs=True, prepend=True))
         handles = list(self._attached)
         # A step before that call would train attention: asking what was found raises.
-        self._attached += [one.register_step_pre_hook(lambda *_: self.found and None) for one in self._optimizers]
+        self._attached += [
+            one.register_step_pre_hook(lambda *_: self.found and None) for one in self._optimizers.listed
+        ]
 
     def _begin(self) -> None:
         self.found.check(self._allow)
@@ -225,18 +229,37 @@ class DelayedAttention:
             # None and not zero, because weight decay and momentum change a parameter with a zero gradient.
             for parameter in self._parameters.values():
                 parameter.grad = None
+            self._optimizers.forget_attention()
         self._prepared = True
+
+    def _hold_in_closure(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """Return the arguments of an optimizer's step with a closure that drops the gradients it computes."""
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(closure):
+            return None
+
+        def held() -> Any:
+            loss = closure()
+            self.before_step()
+            return loss
+
+        return (args, {**kwargs, "closure": held}) if "closure" in kwargs else ((args[0], held, *args[2:]), kwargs)
 
     def after_step(self) -> bool:
         """Advance by one step and return whether attention was enabled; for loops with `automatic=False`."""
         if self.automatic:
             raise ConfigError("delay: the optimizer's own steps advance this delay; do not call after_step()")
+        if self.stage.rate < 1.0 and not self._optimizers.was_rate_scaled():
+            raise ConfigError(
+                f"warmup_steps: {self.settings.warmup_steps} needs the optimizer's step() in Python in every step; "
+                "leave it out in a loop with captured steps"
+            )
         return self._advance()
 
     def remove(self) -> None:
         """Restore the model and the optimizers; a second call does nothing."""
         self._gate.value, self._gate.delay = 1.0, ""  # for copies of the model too
-        for attached in self._attached:
+        for attached in (*self._attached, self._optimizers):
             attached.remove()
         self._attached = []
         delayed.discard(self.model)
@@ -249,50 +272,32 @@ class DelayedAttention:
             "switch_reason": self._switch.reason,
             "memory": dict(self._switch.memory),
             "reports": list(self._reports),
+            "optimizers": self._optimizers.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        missing = self.state_dict().keys() - (state or {}).keys()
+        missing = self.state_dict().keys() - (state or {}).keys() - {"optimizers"}
         if missing:
             raise ConfigError(f"delay: this is not the state of a delay; it has no {', '.join(sorted(missing))}")
         self.step, self.tokens, self._reports = state["step"], state["tokens"], list(state["reports"])
         self._switch = Switch(state["switch_step"], state["switch_reason"], dict(state["memory"]))
+        if "optimizers" in state:
+            self._optimizers.load_state_dict(state["optimizers"])
         self._set_gate()
 
     def _attach(self) -> None:
-        if not self._optimizers:
-            return
-        trained = {id(p) for one in self._optimizers for group in one.param_groups for p in group["params"]}
-        missing = [name for name, parameter in self._parameters.items() if id(parameter) not in trained]
-        if missing:
-            raise ConfigError(
-                f"delay: the optimizer does not hold {len(missing)} of attention's parameters, so they would never be "
-                f"trained: {', '.join(missing[:4])}{', ...' if len(missing) > 4 else ''}"
-            )
+        self._optimizers.check(self._parameters, self.settings.warmup_steps)
+        self._attached += [one.register_step_pre_hook(self._hold_in_closure) for one in self._optimizers.listed]
         if not self.automatic:
             return
         # Gradients are dropped as soon as they are computed, so that clipping does not include them, and again before
         # the step, for gradients that are set in other ways.
         self._attached += [p.register_post_accumulate_grad_hook(self._drop) for p in self._parameters.values()]
-        for optimizer in self._optimizers:
-            self._attached += [
-                optimizer.register_step_pre_hook(lambda *_: self.before_step()),
-                optimizer.register_step_post_hook(lambda stepped, *_: self._after_optimizer(stepped)),
-            ]
+        self._attached += self._optimizers.around_each(self.before_step, self._advance)
 
     def _drop(self, parameter: Tensor) -> None:
         if self.attention_held:
             parameter.grad = None
-
-    def _after_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        # After an overflow GradScaler still calls a fused optimizer, with `found_inf` set: the step does nothing.
-        overflow: Tensor | None = getattr(optimizer, "found_inf", None)
-        if overflow is not None and overflow.item():
-            return
-        self._stepped.add(id(optimizer))
-        if len(self._stepped) == len(self._optimizers):
-            self._stepped.clear()
-            self._advance()
 
     def _advance(self) -> bool:
         if not self._prepared:
@@ -306,9 +311,7 @@ class DelayedAttention:
             self._reports = []
             switched = self._switch.update(self.settings.until, moment)
             if switched and was_held:
-                for optimizer in self._optimizers:
-                    for parameter in self._parameters.values():  # start with a fresh optimizer state
-                        optimizer.state.pop(parameter, None)
+                self._optimizers.start_attention()
         self._set_gate()
         return switched
 
@@ -336,9 +339,3 @@ class DelayedAttention:
             lines.append(f"  attention  {one.path}: {class_name(module)}{place}")
         lines += [f"  not        {name}: {reason}" for name, reason in self._found.passed_over.items()]
         return "\n".join(lines)
-
-
-def _unwrapped(optimizer: Optimizers | None) -> list[torch.optim.Optimizer]:
-    """Return optimizers as a list; one that a library has wrapped may skip steps, so its own is taken."""
-    given = [] if optimizer is None else list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
-    return [getattr(one, "optimizer", one) for one in given]

@@ -4,11 +4,11 @@ The engine applies it to its own models; `DelayedAttention` applies the same pol
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from latebloom.delay.triggers import Moment, Trigger
 from latebloom.errors import ConfigError, require
-from latebloom.fields import check_fields
+from latebloom.fields import at_least, check_fields
 
 Hold = Literal["bypass", "freeze", "ramp", "none"]
 HOLDS: dict[str, str] = {
@@ -42,6 +42,22 @@ class Delay:
             require(self.ramp_steps == 0, "ramp_steps", self.ramp_steps, f"0 with hold {self.hold}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class HookedDelay(Delay):
+    """A delay in a loop of the user's own, whose scheduler knows nothing of the switch.
+
+    A run of this package has no `warmup_steps`: its phase after the switch has a warm-up in its schedule.
+    """
+
+    warmup_steps: Annotated[int, at_least(0)] = 0
+    """The steps in which attention's learning rate rises to that of the scheduler after the switch."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hold == "none":
+            require(self.warmup_steps == 0, "warmup_steps", self.warmup_steps, "0 with hold none")
+
+
 @dataclass(frozen=True)
 class Stage:
     """The delay policy at one optimizer step."""
@@ -53,6 +69,8 @@ class Stage:
     """The step at which attention's training began; None while it is not trained."""
     withheld: tuple[str, ...] = ()
     """Answers that are left out of the loss."""
+    rate: float = 1.0
+    """The factor on the learning rate of attention's parameters, once they are trained."""
 
 
 def stage_at(delay: Delay | None, step: int, switch_step: int | None) -> Stage:
@@ -62,8 +80,14 @@ def stage_at(delay: Delay | None, step: int, switch_step: int | None) -> Stage:
     attention_since = 0 if delay.hold == "none" else switch_step
     if switch_step is None:
         return Stage("delayed", 1.0 if delay.hold in ("freeze", "none") else 0.0, attention_since, delay.withhold)
-    gate = min(1.0, (step - switch_step + 1) / delay.ramp_steps) if delay.hold == "ramp" else 1.0
-    return Stage("full", gate, attention_since)
+    done = step - switch_step + 1
+    warmup_steps = delay.warmup_steps if isinstance(delay, HookedDelay) else 0
+    return Stage("full", _rise(done, delay.ramp_steps), attention_since, rate=_rise(done, warmup_steps))
+
+
+def _rise(done: int, steps: int) -> float:
+    """Return a factor that rises linearly to 1 in so many steps."""
+    return 1.0 if steps == 0 else min(1.0, done / steps)
 
 
 @dataclass

@@ -18,15 +18,16 @@ from torch import nn
 
 from latebloom.delay.hooks import DelayedAttention
 from latebloom.delay.marks import entry_for
+from latebloom.delay.optimizers import Optimizers
 from latebloom.errors import ConfigError
 
 _delays: WeakKeyDictionary[Accelerator, int] = WeakKeyDictionary()
 
 
 def delayed_attention(
-    accelerator: Accelerator, model: nn.Module, optimizer: torch.optim.Optimizer, **settings: Any
+    accelerator: Accelerator, model: nn.Module, optimizer: Optimizers, **settings: Any
 ) -> DelayedAttention:
-    """Return a `DelayedAttention` for a prepared model and optimizer; it is saved and loaded with the accelerator."""
+    """Return a `DelayedAttention` for a prepared model and optimizers; it is saved and loaded with the accelerator."""
     unwrapped, save_model = accelerator.unwrap_model(model), accelerator.save_model
     delay = DelayedAttention(unwrapped, optimizer, **settings)
     number = _delays.get(accelerator, 0)

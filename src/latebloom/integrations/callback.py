@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Callable, Collection
 from typing import Any
 
-import torch
 from torch import nn
 
 from latebloom.delay.example import Example
@@ -12,6 +11,7 @@ from latebloom.delay.find import Found, Where
 from latebloom.delay.hooks import DelayedAttention
 from latebloom.delay.marks import awaiting
 from latebloom.delay.observe import KINDS, Kind
+from latebloom.delay.optimizers import Optimizers
 from latebloom.delay.policy import Hold
 from latebloom.delay.triggers import Trigger
 from latebloom.errors import ConfigError
@@ -26,6 +26,7 @@ class DelayCallback:
         *,
         hold: Hold = "bypass",
         ramp_steps: int = 0,
+        warmup_steps: int = 0,
         where: Where | Found | None = None,
         kinds: Collection[Kind] = KINDS,
         allow: Collection[str] = (),
@@ -34,12 +35,11 @@ class DelayCallback:
     ) -> None:
         self.until = until
         self._settings: dict[str, Any] = {"until": until, "hold": hold, "ramp_steps": ramp_steps}
+        self._settings["warmup_steps"] = warmup_steps
         self._settings |= {"where": where, "kinds": kinds, "allow": allow, "measure": measure, "example": example}
         self.delay: DelayedAttention | None = None
 
-    def _begin(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int | None, state: dict[str, Any] | None
-    ) -> None:
+    def _begin(self, model: nn.Module, optimizer: Optimizers, steps: int | None, state: dict[str, Any] | None) -> None:
         """Hold attention back, or continue from a state."""
         if self.delay is not None:
             self.delay.remove()  # in case an earlier training was interrupted

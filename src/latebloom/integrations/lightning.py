@@ -4,6 +4,9 @@
 
 The delay begins when training begins, is saved with every checkpoint and restored with it. The gate is logged as
 `attention_gate` and `attention_held`. For `at_tokens`, call `callback.delay.count_tokens(tokens)` in `training_step`.
+
+With manual optimization there may be several optimizers. A step of the delay is one that each optimizer with parameters
+of attention has done, so in a GAN the optimizer of the other network does not count.
 """
 
 from collections import OrderedDict
@@ -14,7 +17,7 @@ from lightning.pytorch import callbacks as lightning_callbacks
 
 from latebloom.delay.gate import MARK
 from latebloom.delay.marks import awaiting, mark_of
-from latebloom.delay.triggers import WhenPlateau
+from latebloom.delay.triggers import AtFraction, WhenPlateau
 from latebloom.errors import ConfigError
 from latebloom.integrations.callback import DelayCallback
 
@@ -47,11 +50,19 @@ class DelayedAttention(DelayCallback, L.Callback):
             checkpoint["state_dict"] = weights
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if len(trainer.optimizers) != 1:
-            raise ConfigError(f"delay: one optimizer is needed, and this module has {len(trainer.optimizers)}")
-        steps = trainer.estimated_stepping_batches
-        known = int(steps) if steps != float("inf") else None
-        self._begin(pl_module, trainer.optimizers[0], known, self._state_to_continue(trainer))
+        self._begin(pl_module, trainer.optimizers, self._steps(trainer, pl_module), self._state_to_continue(trainer))
+
+    def _steps(self, trainer: L.Trainer, pl_module: L.LightningModule) -> int | None:
+        """Return the number of steps in this training, if it is known."""
+        if pl_module.automatic_optimization:
+            steps = trainer.estimated_stepping_batches
+            return int(steps) if steps != float("inf") else None
+        if isinstance(self.until, AtFraction):
+            raise ConfigError(
+                f"until: at_fraction {self.until.fraction:g} needs the number of steps, which Lightning does not know "
+                "with manual optimization; use at_step"
+            )
+        return None
 
     def _state_to_continue(self, trainer: L.Trainer) -> dict[str, Any] | None:
         """Return the state of a checkpoint or of this trainer's previous `fit`; None if training begins."""
