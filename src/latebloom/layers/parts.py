@@ -37,9 +37,9 @@ class ShortConvolution(nn.Module):
         tokens, history = x.shape[1], self.size - 1
         seen = F.pad(x, (0, 0, history, 0)) if before is None else torch.cat([before, x], dim=1)
         # A sum over shifts has a batching rule for stacked models, and is faster than the library's convolution.
-        y = sum(
-            (seen[:, i : i + tokens] * self.weight[i] for i in range(1, self.size)), seen[:, :tokens] * self.weight[0]
-        )
+        y = seen[:, :tokens] * self.weight[0]
+        for i in range(1, self.size):
+            y = y + seen[:, i : i + tokens] * self.weight[i]
         return F.silu(y if self.bias is None else y + self.bias), seen[:, tokens:]
 
 

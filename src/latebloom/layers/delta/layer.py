@@ -88,7 +88,7 @@ class DecayingDeltaRule(DeltaRule, ABC):
     rate_range: Range = (0.0, 1.0)
     """The range of the first decay rates (A in the literature, where it is 0 to 16)."""
     step_range: Range = (0.001, 0.1)
-    """The range of the first step sizes (dt in the literature); a head forgets about rate * step of its state a token."""
+    """The range of the first step sizes (dt in the literature); a head forgets about rate * step a token."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,7 +132,8 @@ class DeltaLayer(RecurrentLayer):
             log_decay = _at_step(rate, steps, last=False)
         q = _at_step(unit_norm(q) * settings.key_size**-0.5, steps, last=True)
         y, memory = delta_rule(q, unit_norm(k), write, beta, log_decay, memory)
-        y = rms_norm(y[:, :, steps - 1 :: steps].transpose(1, 2), self.norm).flatten(2)
+        y = y if steps == 1 else y.unflatten(2, (-1, steps))[..., -1, :]
+        y = rms_norm(y.transpose(1, 2), self.norm).flatten(2)
         if settings.output_gate != "none":
             y = y * (F.silu(gate) if settings.output_gate == "silu" else gate.sigmoid())
         return self.outputs(y), (memory, before)

@@ -11,6 +11,8 @@ triangular system, and only the state passes from chunk to chunk.
 Shapes: B sequences, H heads, T tokens, C tokens of a chunk, K key size, V value size.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -50,17 +52,12 @@ def delta_rule(
     nothing. `log_decay` (B, H, T, 1) of a head or (B, H, T, K) of each key channel, 0 or less, or None for no decay.
     `state` (B, H, K, V), or None for zeros.
     """
-    outputs = []
-    for start in range(0, write.shape[-2], CHUNK):
-        tokens = slice(start, start + CHUNK)
-        out, state = _chunk(
-            q[..., tokens, :],
-            k[..., tokens, :],
-            write[..., tokens, :],
-            None if beta is None else beta[..., tokens],
-            None if log_decay is None else log_decay[..., tokens, :],
-            state,
-        )
+    tokens, outputs = write.shape[-2], []
+    # Pieces that are split off share one gradient; slices would each have one of the size of the whole.
+    parts: list[Any] = [part if part is None else part.split(CHUNK, dim=-2) for part in (q, k, write, log_decay)]
+    parts.insert(3, beta if beta is None else beta.split(CHUNK, dim=-1))
+    for chunk in range((tokens + CHUNK - 1) // CHUNK):
+        out, state = _chunk(*(part if part is None else part[chunk] for part in parts), state)
         outputs.append(out)
     assert state is not None, "a sequence has at least one token"
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-2), state
@@ -70,26 +67,23 @@ def _chunk(
     q: Tensor, k: Tensor, write: Tensor, beta: Tensor | None, log_decay: Tensor | None, state: Tensor | None
 ) -> Outcome:
     """Compute the delta rule for the tokens of one chunk at once."""
-    stored = None  # what the state before the chunk holds for the keys and for the queries
     rows = q[..., None, :, :] if beta is None else torch.stack([k, q], dim=-3)
+    *by_key, by_query = decayed_products(rows, k[..., None, :, :], log_decay).unbind(-3)
+    held_for_query = None  # what the state before the chunk holds for the queries
     if state is not None:
         faded = rows if log_decay is None else rows * log_decay.cumsum(-2).exp()[..., None, :, :]
-        stored = faded @ state[..., None, :, :]
-    products = decayed_products(rows, k[..., None, :, :], log_decay)
+        *held_for_key, held_for_query = (faded @ state[..., None, :, :]).unbind(-3)
+        write = write if beta is None else write - beta[..., None] * held_for_key[0]
     if beta is not None:
-        if stored is not None:
-            write = write - beta[..., None] * stored[..., 0, :, :]
-        # Row i: what is written at i, and erased at i of what was written at the tokens j < i of the chunk.
-        erased = beta[..., None] * products[..., 0, :, :]
-        write = torch.linalg.solve_triangular(erased, write, upper=False, unitriangular=True)
-    outputs = products[..., -1, :, :] @ write
-    if stored is not None:
-        outputs = outputs + stored[..., -1, :, :]
-    if log_decay is None:
-        new = k.mT @ write
-        return outputs, new if state is None else state + new
-    new = (k * decay_after(log_decay)).mT @ write
-    return outputs, new if state is None else log_decay.sum(-2).exp()[..., None] * state + new
+        # In row i of the system stands what is erased at i of that which the tokens j < i have written.
+        write = torch.linalg.solve_triangular(beta[..., None] * by_key[0], write, upper=False, unitriangular=True)
+    outputs = by_query @ write
+    if held_for_query is not None:
+        outputs = outputs + held_for_query
+    new = (k if log_decay is None else k * decay_after(log_decay)).mT @ write
+    if state is not None:
+        new = new + (state if log_decay is None else log_decay.sum(-2).exp()[..., None] * state)
+    return outputs, new
 
 
 def decayed_products(left: Tensor, right: Tensor, log_decay: Tensor | None) -> Tensor:
@@ -129,12 +123,11 @@ def _channel_products(left: Tensor, right: Tensor, log_decay: Tensor) -> Tensor:
     left, right, log_decay = (F.pad(part, padding) for part in (left, right, log_decay))
     blocks = (left * right).sum(-1)[..., None, None]  # (B, H, N, blocks, size, size)
     while size < tokens:
-        first, second = (part.unflatten(-2, (-1, 2, size)) for part in (right, left))
-        decays = log_decay.unflatten(-2, (-1, 2, size))
-        early = first[..., 0, :, :] * decay_after(decays[..., 0, :, :])
-        late = second[..., 1, :, :] * decays[..., 1, :, :].cumsum(-2).exp()
-        pairs = blocks.unflatten(-3, (-1, 2))
-        bottom = torch.cat([late @ early.mT, pairs[..., 1, :, :]], dim=-1)
-        blocks = torch.cat([F.pad(pairs[..., 0, :, :], (0, size)), bottom], dim=-2)
+        before, up_to = (part.unflatten(-2, (-1, 2, size)).unbind(-3) for part in (right, left))
+        decays = log_decay.unflatten(-2, (-1, 2, size)).unbind(-3)
+        early, late = before[0] * decay_after(decays[0]), up_to[1] * decays[1].cumsum(-2).exp()
+        first, second = blocks.unflatten(-3, (-1, 2)).unbind(-3)
+        bottom = torch.cat([late @ early.mT, second], dim=-1)
+        blocks = torch.cat([F.pad(first, (0, size)), bottom], dim=-2)
         size *= 2
     return blocks[..., 0, :tokens, :tokens]

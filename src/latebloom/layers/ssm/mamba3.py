@@ -78,8 +78,8 @@ class Mamba3(Recurrence):
     rate_range: Range = (0.001, 0.1)
     """The range of the first decay rates; the original starts at 0.69."""
     step_range: Range = (0.5, 1.0)
-    """The range of the first step sizes dt. The original starts at 0.001 to 0.1, where the state turns by at most 0.1 pi
-    a token, and a sum modulo 10 needs turns of up to pi."""
+    """The range of the first step sizes dt. The original starts at 0.001 to 0.1, where a token turns the state by at
+    most 0.1 pi, and a sum modulo 10 needs turns of up to pi."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
