@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-CHUNK = 64
+CHUNK = 32
 """Tokens of a chunk. The work within a chunk grows with its square, the number of steps in sequence shrinks with it."""
 
 Outcome = tuple[Tensor, Tensor]

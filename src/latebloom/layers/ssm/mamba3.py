@@ -73,8 +73,8 @@ class Mamba3(Recurrence):
     """Number of heads; it divides the width."""
     key_size: Count = 16
     """The size of B and C (d_state in the literature)."""
-    rotated: Literal[0.5, 1.0] = 0.5
-    """The share of the channels of B and C that rotate."""
+    rotated: Literal[0.5, 1.0] = 1.0
+    """The share of the channels of B and C that rotate; the original has 0.5, with more channels."""
     rate_range: Range = (0.001, 0.1)
     """The range of the first decay rates; the original starts at 0.69."""
     step_range: Range = (0.5, 1.0)
