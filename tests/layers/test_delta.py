@@ -1,5 +1,7 @@
 """The delta rule: chunks compute what the loop computes, and the layers what their references compute."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -145,8 +147,8 @@ def test_the_delta_rule_is_that_of_qwen3_next():
         torch_recurrent_gated_delta_rule,
     )
 
-    q, k, v, beta, log_decay, state = draw(100, "head", torch.float)
-    assert beta is not None and log_decay is not None and v is not None and k is not None and q is not None
+    drawn: list[Any] = draw(100, "head", torch.float)
+    q, k, v, beta, log_decay, state = drawn
     ours = delta_rule(q * K**-0.5, k, beta[..., None] * v, beta, log_decay, state)
     by_token = [part.transpose(1, 2) for part in (q, k, v, log_decay[..., 0], beta)]
     for theirs in (torch_chunk_gated_delta_rule, torch_recurrent_gated_delta_rule):
@@ -214,7 +216,7 @@ def test_noise_reaches_every_channel_of_later_outputs_and_none_of_earlier_ones(s
             {"step_range": (0, 1)},
             r"step_range: \(0.0, 1.0\) is not possible; it must be two numbers in order",
         ),
-        ("mamba3", {"key_size": 2}, "key_size: 2 is not possible; it must be 4 or more"),
+        ("mamba3", {"key_size": 1}, "key_size: 1 is not possible; it must be 2 or more"),
     ],
 )
 def test_settings_that_make_no_layer_are_refused(name, settings, sentence):

@@ -9,7 +9,7 @@ from torch import Tensor
 from latebloom.layers.delta.operation import Outcome, delta_rule
 
 TINY = 1e-20
-"""A smaller decay is taken for this one: the state is gone either way, and the logarithm stays finite."""
+"""Added to the size of a decay: below the rounding of any decay that matters, it keeps the logarithm finite at 0."""
 
 
 def ssm_loop(q: Tensor, k: Tensor, write: Tensor, decay: Tensor, state: Tensor | None) -> Outcome:
@@ -28,7 +28,8 @@ def ssm(q: Tensor, k: Tensor, write: Tensor, decay: Tensor, state: Tensor | None
     Negative decays only flip signs: with s the sign of all decays up to a token, S = s S' where S' has positive decays
     and is given s times what is written.
     """
-    log_decay = decay.abs().clamp(min=TINY).log()[..., None]
-    flips = 1.0 - 2.0 * ((decay < 0).cumsum(-1) % 2).to(decay.dtype)[..., None]
-    outputs, state = delta_rule(q, k, flips * write, None, log_decay, state)
+    is_negative = decay < 0
+    size = torch.where(is_negative, -decay, decay) + TINY  # the gradient of `abs` would be 0 at 0
+    flips = 1.0 - 2.0 * (is_negative.cumsum(-1) % 2).to(decay.dtype)[..., None]
+    outputs, state = delta_rule(q, k, flips * write, None, size.log()[..., None], state)
     return flips * outputs, flips[..., -1:, :] * state
