@@ -96,7 +96,8 @@ def test_a_layer_computes_the_formula_of_its_paper(settings, monkeypatch):
     steps, values = settings.steps_per_token, width // heads
     mixed, beta, step, _ = layer.inputs(x)[0].split(layer.sizes, dim=-1)
     padded = F.pad(mixed, (0, 0, settings.kernel_size - 1, 0))
-    mixed = F.silu(sum(padded[i : i + tokens] * layer.convolution.weight[i] for i in range(settings.kernel_size)))
+    shifted = [padded[i : i + tokens] * layer.convolution.weight[i] for i in range(settings.kernel_size)]
+    mixed = F.silu(torch.stack(shifted).sum(0))
     q, k, v = mixed.split([heads * size, steps * heads * size, steps * width], dim=-1)
     for head in range(heads):
         state = [[0.0] * values for _ in range(size)]
@@ -117,14 +118,21 @@ def test_a_layer_computes_the_formula_of_its_paper(settings, monkeypatch):
 
 @pytest.mark.parametrize("negative", [True, False])
 def test_gated_delta_net_is_that_of_olmo_hybrid(negative):
-    from transformers.models.olmo_hybrid.modeling_olmo_hybrid import OlmoHybridConfig, OlmoHybridGatedDeltaNet
+    from transformers import OlmoHybridConfig
+    from transformers.models.olmo_hybrid.modeling_olmo_hybrid import OlmoHybridGatedDeltaNet
 
     torch.manual_seed(0)
-    sizes = {"linear_num_value_heads": 4, "linear_num_key_heads": 4, "linear_key_head_dim": 16}
     config = OlmoHybridConfig(
-        hidden_size=32, linear_value_head_dim=8, linear_allow_neg_eigval=negative, num_attention_heads=4, **sizes
+        hidden_size=32,
+        num_attention_heads=4,
+        linear_num_key_heads=4,
+        linear_num_value_heads=4,
+        linear_key_head_dim=16,
+        linear_value_head_dim=8,
+        linear_allow_neg_eigval=negative,
     )
-    theirs, ours = OlmoHybridGatedDeltaNet(config, 0), GatedDeltaNet(negative_eigenvalues=negative).build(32)
+    theirs: Any = OlmoHybridGatedDeltaNet(config, 0)
+    ours = GatedDeltaNet(negative_eigenvalues=negative).build(32)
     projections = (theirs.q_proj, theirs.k_proj, theirs.v_proj, theirs.b_proj, theirs.a_proj, theirs.g_proj)
     torch.nn.init.uniform_(theirs.o_norm.weight)
     ours.load_state_dict(

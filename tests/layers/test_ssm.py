@@ -1,6 +1,7 @@
 """State space models: chunks compute what the loops compute, and the layers what their references compute."""
 
 from math import pi
+from typing import Any
 
 import pytest
 import torch
@@ -61,11 +62,14 @@ def test_a_negative_decay_tracks_parity():
 
 
 def test_mamba2_is_that_of_transformers():
-    from transformers.models.mamba2.modeling_mamba2 import Mamba2Config, Mamba2Mixer
+    from transformers import Mamba2Config
+    from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
 
     torch.manual_seed(0)
-    sizes = {"num_heads": 4, "head_dim": 8, "state_size": 16, "expand": 1, "n_groups": 1, "chunk_size": 64}
-    theirs = Mamba2Mixer(Mamba2Config(hidden_size=32, conv_kernel=4, **sizes), 0)
+    config = Mamba2Config(
+        hidden_size=32, num_heads=4, head_dim=8, state_size=16, expand=1, n_groups=1, conv_kernel=4, chunk_size=64
+    )
+    theirs: Any = Mamba2Mixer(config, 0)
     ours = Mamba2().build(32)
     for parameter in (theirs.norm.weight, theirs.D, theirs.conv1d.bias):
         torch.nn.init.uniform_(parameter)
@@ -106,9 +110,8 @@ def draw_terms(tokens: int, dtype: torch.dtype) -> tuple[Terms, State, torch.Ten
 @pytest.mark.parametrize("tokens", [1, 25, 70])
 @pytest.mark.parametrize("starts", [True, False])
 def test_mamba3_in_chunks_is_its_loop(starts, tokens, dtype, bound):
-    drawn, before, noise = draw_terms(tokens, dtype)
-    terms, state = (type(one)(*(part.requires_grad_() for part in one)) for one in (drawn, before))
-    inputs = [*terms, *(() if starts else state), noise.requires_grad_()]
+    terms, state, noise = draw_terms(tokens, dtype)
+    inputs = [part.requires_grad_() for part in (*terms, *(() if starts else state), noise)]
     fast, slow = (one(terms, None if starts else state, noise) for one in (trapezoidal, trapezoidal_loop))
     # Angles just above 0 and just below 2 pi are the same.
     turns = [torch.cat([last.angle.cos(), last.angle.sin()]) for last in (fast[1], slow[1])]

@@ -1,6 +1,5 @@
 """Sequence models: blocks of recurrence, attention and MLP."""
 
-from latebloom.layers import delta, ssm  # noqa: F401 (a recurrence is registered by being imported)
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.models.settings import Attention, Model, hybrid, lstm, transformer
 

@@ -11,7 +11,7 @@ triangular system, and only the state passes from chunk to chunk.
 Shapes: B sequences, H heads, T tokens, C tokens of a chunk, K key size, V value size.
 """
 
-from typing import Any
+from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -52,12 +52,13 @@ def delta_rule(
     nothing. `log_decay` (B, H, T, 1) of a head or (B, H, T, K) of each key channel, 0 or less, or None for no decay.
     `state` (B, H, K, V), or None for zeros.
     """
-    tokens, outputs = write.shape[-2], []
+    outputs: list[Tensor] = []
     # Pieces that are split off share one gradient; slices would each have one of the size of the whole.
-    parts: list[Any] = [part if part is None else part.split(CHUNK, dim=-2) for part in (q, k, write, log_decay)]
-    parts.insert(3, beta if beta is None else beta.split(CHUNK, dim=-1))
-    for chunk in range((tokens + CHUNK - 1) // CHUNK):
-        out, state = _chunk(*(part if part is None else part[chunk] for part in parts), state)
+    chunks = [part.split(CHUNK, dim=-2) for part in (q, k, write)]
+    betas = repeat(None) if beta is None else beta.split(CHUNK, dim=-1)
+    decays = repeat(None) if log_decay is None else log_decay.split(CHUNK, dim=-2)
+    for *parts, beta_, decay in zip(*chunks, betas, decays, strict=False):  # `repeat` has no end
+        out, state = _chunk(*parts, beta_, decay, state)
         outputs.append(out)
     assert state is not None, "a sequence has at least one token"
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-2), state

@@ -11,15 +11,15 @@ Shapes: B sequences, T tokens, D width, H heads, N state size, P = D / H head si
 """
 
 from dataclasses import dataclass
-from math import pi
-from typing import Any, ClassVar, Literal, NamedTuple
+from math import ceil, pi
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from latebloom.errors import require
-from latebloom.fields import Count
+from latebloom.fields import Bound, Count
 from latebloom.layers.parts import Range, check_heads, check_range, first_steps, inverse_softplus, rms_norm
 from latebloom.layers.recurrence import Recurrence, RecurrentLayer
 from latebloom.layers.ssm.operation import ssm
@@ -73,7 +73,7 @@ class Mamba3(Recurrence):
     """Number of heads; it divides the width."""
     key_size: Count = 16
     """The size of B and C (d_state in the literature)."""
-    rotated: Literal[0.5, 1.0] = 1.0
+    rotated: Annotated[float, Bound(lambda share: 0 < share <= 1, "above 0 and at most 1")] = 1.0
     """The share of the channels of B and C that rotate; the original has 0.5, with more channels."""
     rate_range: Range = (0.001, 0.1)
     """The range of the first decay rates; the original starts at 0.69."""
@@ -85,7 +85,7 @@ class Mamba3(Recurrence):
         super().__post_init__()
         check_range("rate_range", self.rate_range, LEAST_RATE)
         check_range("step_range", self.step_range, 1e-6)
-        require(self.key_size * self.rotated >= 2, "key_size", self.key_size, f"{round(2 / self.rotated)} or more")
+        require(self.pairs >= 1, "key_size", self.key_size, f"{ceil(2 / self.rotated)} or more")
 
     @property
     def pairs(self) -> int:
