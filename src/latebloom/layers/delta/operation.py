@@ -54,11 +54,11 @@ def delta_rule(
     """
     outputs: list[Tensor] = []
     # Pieces that are split off share one gradient; slices would each have one of the size of the whole.
-    chunks = [part.split(CHUNK, dim=-2) for part in (q, k, write)]
+    queries, keys, writes = (part.split(CHUNK, dim=-2) for part in (q, k, write))
     betas = repeat(None) if beta is None else beta.split(CHUNK, dim=-1)
     decays = repeat(None) if log_decay is None else log_decay.split(CHUNK, dim=-2)
-    for *parts, beta_, decay in zip(*chunks, betas, decays, strict=False):  # `repeat` has no end
-        out, state = _chunk(*parts, beta_, decay, state)
+    for parts in zip(queries, keys, writes, betas, decays, strict=False):  # `repeat` has no end
+        out, state = _chunk(*parts, state)
         outputs.append(out)
     assert state is not None, "a sequence has at least one token"
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-2), state
