@@ -49,8 +49,8 @@ class Mamba2(Recurrence):
     negative_eigenvalues: bool = False
     """Use 2 a - 1 in place of a, so that a token can flip the sign of the state; parity needs it."""
     rate_range: Range = (1.0, 16.0)
-    """The range of the first decay rates (A in the literature). With rates below 1 the negative form does not find
-    parity, because 2 a - 1 starts too far from -1."""
+    """The range of the first decay rates (A in the literature). The negative form needs a large rate or step to find
+    parity, because 2 a - 1 otherwise starts far from -1."""
     step_range: Range = (0.001, 0.1)
     """The range of the first step sizes dt; a head forgets about rate * dt of its state a token."""
 
