@@ -5,7 +5,7 @@ import importlib
 import inspect
 import textwrap
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -40,6 +40,14 @@ def settings_of(member: Any) -> Iterator[tuple[str, str]]:
 
 
 def _field_docstrings(kind: type) -> dict[str, str]:
+    """Return the text below each field of a class, of the classes above it too."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        found |= _own_docstrings(base) if is_dataclass(base) else {}
+    return found
+
+
+def _own_docstrings(kind: type) -> dict[str, str]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     except (OSError, TypeError, SyntaxError):  # defined at a prompt, or by a decorator

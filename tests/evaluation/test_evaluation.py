@@ -9,12 +9,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
-from latebloom import Composite, Evaluation, Recall, evaluate
+from latebloom import Composite, Evaluation, Recall, SequenceModel, evaluate
 from latebloom.errors import CheckpointError, ConfigError
 from latebloom.evaluation import Count, count_correct
 from latebloom.evaluation import accuracy as accuracy_module
 from latebloom.evaluation.accuracy import apply_to_one
+from latebloom.layers.recurrence import Recurrence
+from latebloom.models import sequence_model
+from latebloom.models.settings import Model
 
 TASK = Composite(modulus=5, keys=40, values=8)
 
@@ -152,6 +156,47 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert float(ran.stdout) < 4.0
+
+
+@pytest.mark.parametrize(
+    ("name", "stacking"), [("lstm", "vmap"), ("lstm", "loop"), ("kda", "vmap"), ("mamba2", "loop"), ("mamba3", "vmap")]
+)
+def test_a_model_without_attention_is_evaluated_in_pieces_with_the_same_results(name, stacking, monkeypatch):
+    monkeypatch.setattr(Recurrence.find(name), "stacking", stacking)
+    torch.manual_seed(0)
+    models = [SequenceModel(Model(layout="rm", width=8, blocks=2, recurrence=name), 12) for _ in range(2)]
+    tokens, positions = torch.randint(12, (3, 50)), torch.tensor([[0, 49], [19, 20], [45, 3]])
+    stacked = {key: torch.stack([model.state_dict()[key] for model in models]) for key in models[0].state_dict()}
+
+    def each() -> tuple[Tensor, Tensor]:
+        alone = torch.stack([model(tokens, positions) for model in models])
+        return alone, vmap(lambda weights: functional_call(models[0], weights, (tokens, positions)))(stacked)
+
+    with torch.inference_mode():
+        whole = each()
+        monkeypatch.setattr(sequence_model, "PIECE", 20)
+        seen = []
+        models[0].embedding.register_forward_hook(lambda module, inputs, output: seen.append(output.shape[-2]))
+        torch.testing.assert_close(each(), whole)
+    assert seen == [20, 20, 10] * 2  # alone, and in the stack
+    again = models[0](tokens, positions)  # states are not carried into the next call, and training is never in pieces
+    torch.testing.assert_close(again, whole[0][0])
+    assert seen[-1] == 50
+
+
+def test_a_hundred_thousand_tokens_are_evaluated_in_bounded_memory():
+    script = """
+import resource, torch
+torch.set_num_threads(1)
+from latebloom import ModularSum, SequenceModel, evaluate, lstm
+model = SequenceModel(lstm(width=16, blocks=1, recurrence="mamba2"), 11)
+evaluate(model, ModularSum(), [100], training_length=25, sequences=1)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+evaluate(model, ModularSum(), [100_000], training_length=25, sequences=1)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**10)
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert float(ran.stdout) < 64  # MiB; the features of one layer alone would have 25 as a whole
 
 
 def test_the_mean_beyond_is_over_lengths_beyond_the_training_length_or_over_all_where_none_is():

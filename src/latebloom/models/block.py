@@ -5,6 +5,8 @@
 Shapes: B sequences, T tokens, D width.
 """
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from latebloom.layers.attention import SelfAttention
@@ -20,7 +22,7 @@ class Residual(nn.Module):
 
     The gate is 1 unless attention is delayed: 0.0 skips the branch and its cost, and a tensor scales it. `role` says
     what the body is, so that a part can be found without knowing its class. `noise` (B, T, D) is added to the state of
-    a recurrence.
+    a recurrence. While `carries_state` is set, a recurrence continues from its state after the call before.
     """
 
     def __init__(self, role: str, width: int, body: nn.Module, stacking: Stacking = "vmap") -> None:
@@ -31,16 +33,22 @@ class Residual(nn.Module):
         self.body = body
         self.gate: float | Tensor = 1.0
         self.noise: Tensor | None = None
+        self.carries_state = False
+        self.state: Any = None
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
         if isinstance(self.gate, float) and self.gate == 0.0:
             return x
         x, normed = self.norm.fork(x)
-        noise = {} if self.noise is None or not isinstance(self.body, RecurrentLayer) else {"noise": self.noise}
-        y = call_per_model(self.body, normed, **noise) if self.stacking == "loop" else self.body(normed, **noise)
+        named: dict[str, Any] = {}
+        if isinstance(self.body, RecurrentLayer):
+            named = {"noise": self.noise, "state": self.state if self.carries_state else None}
+            named = {name: value for name, value in named.items() if value is not None}
+        y = call_per_model(self.body, normed, **named) if self.stacking == "loop" else self.body(normed, **named)
         if isinstance(y, tuple):  # a recurrence also returns its state
-            y = y[0]
+            y, state = y
+            self.state = state if self.carries_state else None
         return x + y if isinstance(self.gate, float) else x + self.gate * y
 
 

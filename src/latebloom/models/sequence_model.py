@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 
 from latebloom.delay.marks import mark_of, note_loading
@@ -23,6 +24,9 @@ from latebloom.models.settings import Model
 from latebloom.older_formats import migrate_model
 from latebloom.plugins import imported, origins
 from latebloom.validation import read_settings
+
+PIECE = 1 << 12
+"""Longer sequences are evaluated in pieces of this many tokens, if the model has no attention."""
 
 
 class SequenceModel(nn.Module):
@@ -39,10 +43,33 @@ class SequenceModel(nn.Module):
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         """Return the logits (B, A, V) at the positions (B, A), or at every token (B, T, V) if there are none."""
-        x = self.blocks(self.embedding(tokens))
-        if positions is not None:
-            x = x.gather(1, positions[:, :, None].expand(-1, -1, x.shape[2]))
+        if positions is None:
+            x = self.blocks(self.embedding(tokens))
+        elif tokens.shape[1] > PIECE and not self.settings.has_attention and not torch.is_grad_enabled():
+            x = self._features_in_pieces(tokens, positions)
+        else:
+            x = _at(positions, self.blocks(self.embedding(tokens)))
         return self.logits(self.norm(x))
+
+    def _features_in_pieces(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Return the features (B, A, D) at the positions, in memory that does not grow with the number of tokens.
+
+        Recurrences continue from piece to piece with their states, so this is what the whole sequence gives.
+        """
+        parts: list[Any] = [part for part in self.modules() if getattr(part, "role", None) == "recurrence"]
+        found: Any = 0.0
+        try:
+            for part in parts:
+                part.carries_state = True
+            for number, piece in enumerate(tokens.split(PIECE, dim=1)):
+                places = positions - number * PIECE
+                is_here = (places >= 0) & (places < piece.shape[1])
+                x = _at(places.clamp(0, piece.shape[1] - 1), self.blocks(self.embedding(piece)))
+                found = torch.where(is_here[:, :, None], x, found)
+        finally:
+            for part in parts:
+                part.carries_state, part.state = False, None
+        return found
 
     def files(self) -> dict[str, bytes]:
         """Return the contents of config.json and model.safetensors."""
@@ -95,6 +122,11 @@ class SequenceModel(nn.Module):
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
             return str(api.upload_folder(repo_id=name, folder_path=folder))
+
+
+def _at(positions: Tensor, x: Tensor) -> Tensor:
+    """Return the rows of x (B, T, D) at positions (B, A)."""
+    return x.gather(1, positions[:, :, None].expand(-1, -1, x.shape[2]))
 
 
 def read_model_settings(config: dict[str, Any]) -> Model:

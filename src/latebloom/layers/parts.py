@@ -1,0 +1,84 @@
+"""What linear recurrences share: short convolution, gated norm, and the first values of decay and step size.
+
+Shapes: B sequences, T tokens, C channels, H heads, W tokens that a convolution sees.
+"""
+
+from math import log
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from latebloom.errors import ConfigError, require
+
+EPSILON = 1e-5
+
+Range = tuple[float, float]
+"""The least and the largest value."""
+
+
+class ShortConvolution(nn.Module):
+    """A causal convolution over time of each channel by itself, followed by a SiLU; with W = 0 the SiLU alone."""
+
+    def __init__(self, channels: int, size: int, bias: bool = False) -> None:
+        super().__init__()
+        self.size = size
+        bound = max(1, size) ** -0.5
+        self.weight = nn.Parameter(torch.empty(size, channels).uniform_(-bound, bound)) if size else None
+        self.bias = nn.Parameter(torch.zeros(channels)) if size and bias else None
+
+    def forward(self, x: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return outputs (B, T, C) for x (B, T, C), and the last W - 1 inputs (B, W - 1, C).
+
+        `before` are the W - 1 inputs before the first token; None stands for zeros.
+        """
+        if self.weight is None:
+            return F.silu(x), x[:, :0]
+        tokens, history = x.shape[1], self.size - 1
+        seen = F.pad(x, (0, 0, history, 0)) if before is None else torch.cat([before, x], dim=1)
+        # A sum over shifts has a batching rule for stacked models, and is faster than the library's convolution.
+        y = seen[:, :tokens] * self.weight[0]
+        for i in range(1, self.size):
+            y = y + seen[:, i : i + tokens] * self.weight[i]
+        return F.silu(y if self.bias is None else y + self.bias), seen[:, tokens:]
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    """Divide x (..., C) by its root mean square, and scale it by a weight (C,)."""
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPSILON) * weight
+
+
+def unit_norm(x: Tensor) -> Tensor:
+    """Divide x (..., C) by its length."""
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
+
+
+def first_decays(count: int, bounds: Range) -> nn.Parameter:
+    """Return logarithms of decay rates that are drawn uniformly."""
+    return nn.Parameter(torch.empty(count).uniform_(*bounds).clamp(min=1e-8).log())
+
+
+def first_steps(count: int, bounds: Range) -> nn.Parameter:
+    """Return biases whose softplus, the step size, is drawn uniformly in its logarithm."""
+    return nn.Parameter(inverse_softplus(torch.empty(count).uniform_(log(bounds[0]), log(bounds[1])).exp()))
+
+
+def inverse_softplus(y: Tensor) -> Tensor:
+    return y + torch.log(-torch.expm1(-y))
+
+
+def check_range(field: str, bounds: Range, least: float) -> None:
+    """Raise unless a range is ordered and does not begin below `least`."""
+    require(
+        least <= bounds[0] <= bounds[1] and bounds[1] > 0,
+        field,
+        bounds,
+        f"two numbers in order, from {least:g} upwards",
+    )
+
+
+def check_heads(heads: int, width: int) -> None:
+    """Raise unless the heads divide the width."""
+    if width % heads:
+        choices = ", ".join(str(n) for n in range(1, width + 1) if width % n == 0)
+        raise ConfigError(f"heads: {heads} does not divide width {width}; choices: {choices}")
