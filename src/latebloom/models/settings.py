@@ -1,13 +1,20 @@
 """Settings of a model."""
 
 from dataclasses import dataclass, field, fields
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
+from latebloom import layers
 from latebloom.errors import ConfigError, unknown
 from latebloom.fields import Count, check_fields
 from latebloom.layers.attention import NoPositions, Positions, Scores, Softmax
 from latebloom.layers.lstm import LSTM
 from latebloom.layers.recurrence import Recurrence
+
+for _layer in iter_modules(layers.__path__):  # a folder of `layers` registers its components when it is imported
+    if _layer.ispkg:
+        import_module(f"{layers.__name__}.{_layer.name}")
 
 PARTS = {"r": "recurrence", "a": "attention", "m": "MLP"}
 
