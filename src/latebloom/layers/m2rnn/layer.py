@@ -34,6 +34,9 @@ class M2RNN(Recurrence):
     """Number of heads; it divides the width. The value size is the width divided by the heads."""
     key_size: Count = 16
     """Size of queries and keys of a head; its state has key_size times value size numbers."""
+    state_weight: Literal["orthogonal", "normal", "identity"] = "orthogonal"
+    """The first weights W: random orthogonal matrices, normal numbers, or (as in lm-engine) the identity, from which
+    parity is not learned because W has to become negative somewhere."""
     decay: tuple[float, float] = (0.0, 16.0)
     """Range from which the decay rate of each head is drawn; the forget gate is exp(-rate * step)."""
     step: tuple[float, float] = (0.001, 0.1)
@@ -66,6 +69,11 @@ class M2RNNLayer(RecurrentLayer):
         self.sizes = (heads * settings.key_size, heads * settings.key_size, width, width, heads)
         self.projection = Linear(width, sum(self.sizes))
         self.weight = nn.Parameter(torch.eye(value_size).repeat(heads, 1, 1))
+        if settings.state_weight == "normal":
+            nn.init.normal_(self.weight)
+        elif settings.state_weight == "orthogonal":
+            for matrix in self.weight.unbind():
+                nn.init.orthogonal_(matrix)
         rate = torch.empty(heads).uniform_(*settings.decay).clamp_min(1e-4)
         step = torch.empty(heads).uniform_(log(settings.step[0]), log(settings.step[1])).exp()
         self.log_rate = nn.Parameter(rate.log())
