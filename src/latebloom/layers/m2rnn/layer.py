@@ -35,12 +35,14 @@ class M2RNN(Recurrence):
     key_size: Count = 16
     """Size of queries and keys of a head; its state has key_size times value size numbers."""
     state_weight: Literal["orthogonal", "normal", "identity"] = "orthogonal"
-    """The first weights W: random orthogonal matrices, normal numbers, or (as in lm-engine) the identity, from which
-    parity is not learned because W has to become negative somewhere."""
-    decay: tuple[float, float] = (0.0, 16.0)
-    """Range from which the decay rate of each head is drawn; the forget gate is exp(-rate * step)."""
-    step: tuple[float, float] = (0.001, 0.1)
-    """Range from which the first step of each head is drawn, evenly in its logarithm; it depends on the input."""
+    """The first weights W: random orthogonal matrices, normal numbers, or the identity, as in lm-engine. Parity needs
+    a W with negative eigenvalues, which is hard to reach from the identity."""
+    decay: tuple[float, float] = (0.5, 2.0)
+    """Range from which the decay rate of each head is drawn; the forget gate is exp(-rate * step). (0, 16) in
+    lm-engine."""
+    step: tuple[float, float] = (0.5, 1.0)
+    """Range from which the first step of each head is drawn, evenly in its logarithm; it depends on the input.
+    (0.001, 0.1) in lm-engine, where a head changes its state by a few percent per token at first."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
