@@ -10,6 +10,9 @@ from torch.nn import functional as F
 
 from latebloom.layers.attention import operation as attention
 from latebloom.layers.embedding import embedding
+from latebloom.layers.gru import operation as gru_module
+from latebloom.layers.gru.operation import Weights as GRUWeights
+from latebloom.layers.gru.operation import fused_gru, gru_loop
 from latebloom.layers.lstm import operation as lstm_module
 from latebloom.layers.lstm.operation import Weights, fused_lstm, lstm_loop
 from latebloom.layers.mlp import mlp as linear
@@ -72,6 +75,43 @@ def test_the_fused_lstm(device, models, batch, tokens, width, uses_state, noisy)
         kept_nothing = fused_lstm(x, Weights(*weights), *state, noise=noise)
     tracked = fused_lstm(x.requires_grad_(), Weights(*weights), *state, noise=noise)
     assert all(torch.equal(a, b) for a, b in zip(kept_nothing, tracked, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("models", "batch", "tokens", "width", "noisy"),
+    [(2, 5, 4, 16, False), (3, 33, 3, 24, True), (1, 17, 1, 64, True), (2, 34, 3, 80, False), (1, 5, 4, 80, True)],
+)
+def test_the_fused_gru(device, models, batch, tokens, width, noisy):
+    x = torch.randn(models, batch, tokens, width, device=device)
+    weights = rows_of_parameters(device, models, (3 * width, width), (3 * width, width), (3 * width,), (3 * width,))
+    state = torch.randn(models, batch, width, device=device)
+    noise = 0.3 * torch.randn_like(x) if noisy else None
+
+    def fused(x, *rest):
+        return fused_gru(x, GRUWeights(*rest[:4]), rest[4], noise)
+
+    def plain(x, *rest):
+        return gru_loop(x, GRUWeights(*rest[:4]), rest[4], None if noise is None else noise.double())
+
+    check(fused, plain, [x, *weights, state])
+    with torch.no_grad():  # nothing is kept for the way back, and the result is the same
+        kept_nothing = fused_gru(x, GRUWeights(*weights), state, noise)
+    tracked = fused_gru(x.requires_grad_(), GRUWeights(*weights), state, noise)
+    assert all(torch.equal(a, b) for a, b in zip(kept_nothing, tracked, strict=True))
+
+
+def test_no_two_gradients_of_the_gru_share_memory(device, monkeypatch):
+    """One model with noise is computed as a stack of one."""
+    monkeypatch.setattr(gru_module, "uses_fused_kernel", lambda x: True)
+    x, hidden = torch.randn(4, 3, 16, device=device), torch.randn(4, 16, device=device)
+    shapes = ((48, 16), (48, 16), (48,), (48,))
+    weights = GRUWeights(*(torch.randn(shape, device=device).requires_grad_() for shape in shapes))
+    noise = 0.1 * torch.randn_like(x)
+    found = gru_module.gru(x, weights, hidden, noise)
+    torch.testing.assert_close(found, gru_loop(x, weights, hidden, noise), rtol=1e-3, atol=1e-3)
+    found[0].square().sum().backward()
+    places = {weight.grad.untyped_storage().data_ptr() for weight in weights if weight.grad is not None}
+    assert len(places) == len(weights)
 
 
 def test_no_two_gradients_of_the_lstm_share_memory(device, monkeypatch):
@@ -234,6 +274,22 @@ def test_the_fused_lstm_in_bf16(device, width):
         check(
             lambda x, *rest: fused_lstm(x, Weights(*rest[:4]), *rest[4:]),
             lambda x, *rest: lstm_loop(x, Weights(*rest[:4]), *rest[4:]),
+            inputs,
+            **IN_BF16,
+        )
+
+
+@pytest.mark.parametrize("width", [16, 80])
+def test_the_fused_gru_in_bf16(device, width):
+    inputs = [
+        torch.randn(2, 9, 5, width, device=device),
+        *rows_of_parameters(device, 2, (3 * width, width), (3 * width, width), (3 * width,), (3 * width,)),
+        torch.randn(2, 9, width, device=device),
+    ]
+    with precision("bf16"):
+        check(
+            lambda x, *rest: fused_gru(x, GRUWeights(*rest[:4]), rest[4]),
+            lambda x, *rest: gru_loop(x, GRUWeights(*rest[:4]), rest[4]),
             inputs,
             **IN_BF16,
         )
