@@ -38,8 +38,9 @@ class GRULayer(RecurrentLayer):
     def __init__(self, width: int, update_bias: float = 0.0) -> None:
         super().__init__()
         self.cell = nn.GRU(width, width, batch_first=True)  # for the names, shapes and first values of its parameters
+        input_bias = self.cell.all_weights[0][2]
         with torch.no_grad():
-            self.cell.bias_ih_l0[width : 2 * width] += update_bias
+            input_bias[width : 2 * width] += update_bias
 
     def forward(self, x: Tensor, state: Tensor | None = None, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(B, T, D) -> (B, T, D), and the hidden state (B, D), to which noise is added."""

@@ -90,10 +90,10 @@ class M2RNNLayer(RecurrentLayer):
         """(B, T, D) -> (B, T, D), and the state (B, H, K, V), into which noise is written along the key."""
         query, key, value, gate, step = self.projection(x).split(self.sizes, dim=-1)
         forget = torch.exp(-self.log_rate.exp() * F.softplus(step))
-        by_head = [part.unflatten(-1, (self.heads, -1)) for part in (query, key, value)]
+        query, key, values = (part.unflatten(-1, (self.heads, -1)) for part in (query, key, value))
         if state is None:
-            state = x.new_zeros(x.shape[0], self.heads, by_head[1].shape[-1], by_head[2].shape[-1])
+            state = x.new_zeros(x.shape[0], self.heads, key.shape[-1], values.shape[-1])
         noise = None if noise is None else noise.unflatten(-1, (self.heads, -1))
-        read, state = m2rnn(*by_head, forget, self.weight, state, noise)
+        read, state = m2rnn(query, key, values, forget, self.weight, state, noise)
         gated = (read.flatten(2) + self.skip * value) * F.silu(gate)
         return self.output(F.rms_norm(gated, gated.shape[-1:]) * self.norm_weight), state
