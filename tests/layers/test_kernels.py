@@ -18,6 +18,8 @@ from latebloom.layers.lstm.operation import Weights, fused_lstm, lstm_loop
 from latebloom.layers.mlp import mlp as linear
 from latebloom.layers.norm import norm
 from latebloom.layers.precision import precision
+from latebloom.layers.slstm import operation as slstm_module
+from latebloom.layers.slstm.operation import fused_slstm
 
 pytest.importorskip("triton")
 
@@ -98,6 +100,40 @@ def test_the_fused_gru(device, models, batch, tokens, width, noisy):
         kept_nothing = fused_gru(x, GRUWeights(*weights), state, noise)
     tracked = fused_gru(x.requires_grad_(), GRUWeights(*weights), state, noise)
     assert all(torch.equal(a, b) for a, b in zip(kept_nothing, tracked, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("models", "batch", "tokens", "heads", "size", "noisy"),
+    [(2, 5, 4, 2, 8, False), (2, 33, 3, 1, 24, True), (1, 17, 2, 4, 16, True)],
+)
+def test_the_fused_slstm(device, models, batch, tokens, heads, size, noisy):
+    width = heads * size
+    gates = torch.randn(models, batch, tokens, 4 * width, device=device)
+    (recurrent,) = rows_of_parameters(device, models, (heads, size, 4 * size))
+    state = [torch.randn(models, batch, width, device=device) for _ in range(4)]
+    noise = 0.3 * torch.randn(models, batch, tokens, width, device=device) if noisy else None
+
+    def fused(gates, recurrent, hidden, cell, growth, maximum):
+        return fused_slstm(gates, recurrent, hidden, cell, growth.exp(), maximum, noise)[:4]
+
+    def plain(gates, recurrent, hidden, cell, growth, maximum):
+        exact = None if noise is None else noise.double()
+        return slstm_module._stacked(gates, recurrent, hidden, cell, growth.exp(), maximum, exact)[:4]
+
+    check(fused, plain, [gates, recurrent, *state])
+    with torch.no_grad():  # nothing is kept for the way back, and the result is the same
+        kept_nothing = fused_slstm(gates, recurrent, *state[:2], state[2].exp(), state[3], noise)
+    tracked = fused_slstm(gates.requires_grad_(), recurrent, *state[:2], state[2].exp(), state[3], noise)
+    assert all(torch.equal(a, b) for a, b in zip(kept_nothing, tracked, strict=True))
+    zeros = torch.zeros_like(state[0])
+    fresh = (zeros, zeros, zeros, torch.full_like(zeros, -torch.inf))  # before the first token
+    check(
+        lambda *inputs: fused_slstm(*inputs, *fresh, noise)[:1],
+        lambda *inputs: slstm_module._stacked(
+            *inputs, *(part.double() for part in fresh), None if noise is None else noise.double()
+        )[:1],
+        [gates.detach(), recurrent],
+    )
 
 
 def test_no_two_gradients_of_the_gru_share_memory(device, monkeypatch):

@@ -1,4 +1,4 @@
-"""The sLSTM as an operation: the reference loop, and the same with few operations per token.
+"""The sLSTM as an operation: the reference loop, the same with few operations per token, and the fused kernel.
 
 The exponential gates are computed relative to a running maximum m of their logarithms, so they do not overflow. Cell
 state and normalizer are both scaled by exp(-m), which cancels in their ratio.
@@ -7,11 +7,15 @@ Shapes: B sequences, T tokens, D width, H heads, E = D / H units per head. Gates
 output.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 from torch.nn import functional as F
+
+from latebloom.layers.precision import product_precision
+from latebloom.layers.stacking import stackable
 
 
 class State(NamedTuple):
@@ -22,6 +26,15 @@ class State(NamedTuple):
     normalizer: Tensor
     maximum: Tensor
     """The logarithm of the scale of cell state and normalizer."""
+
+
+MAX_HEAD = 32
+"""The recurrent weights of larger heads do not fit on the chip."""
+
+
+def uses_fused_kernel(gates: Tensor, head: int) -> bool:
+    """Return whether the fused kernel supports these gates: float32 on a GPU, heads of at most `MAX_HEAD` units."""
+    return gates.is_cuda and gates.dtype == torch.float32 and head <= MAX_HEAD
 
 
 def first_state(x: Tensor) -> State:
@@ -56,10 +69,21 @@ def slstm_loop(gates: Tensor, recurrent: Tensor, state: State, noise: Tensor | N
 
 
 def slstm(gates: Tensor, recurrent: Tensor, state: State, noise: Tensor | None = None) -> tuple[Tensor, State]:
-    """Compute what `slstm_loop` computes, with the heads in front and without a gradient through the maximum.
+    """Compute what `slstm_loop` computes, without a gradient through the maximum, which cancels in the outputs.
 
-    The maximum cancels in the outputs, so its gradient is zero.
+    It uses few operations per token, and the fused kernel for stacked models on a GPU.
     """
+    outputs, *last = _slstm(gates, recurrent, *state, noise)
+    return outputs, State(*last)
+
+
+Outcome = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+"""Outputs (B, T, D), and the four parts of the last state."""
+
+
+def _single(gates: Tensor, recurrent: Tensor, *rest: Any) -> Outcome:
+    """Compute the sLSTM with the heads in front, so that a token takes one product."""
+    *state, noise = rest
     heads = len(recurrent)
     hidden, cell, normalizer, maximum = (part.unflatten(-1, (heads, -1)).transpose(0, 1) for part in state)
     split = gates.unflatten(-1, (4, heads, -1)).permute(1, 3, 0, 2, 4).flatten(-2)  # (T, H, B, 4E)
@@ -77,5 +101,59 @@ def slstm(gates: Tensor, recurrent: Tensor, state: State, noise: Tensor | None =
             cell = torch.addcmul(cell, normalizer, noises[t])
         hidden = output_gate.sigmoid() * (cell / normalizer)
         outputs.append(hidden)
-    last = (part.transpose(0, 1).flatten(1) for part in (hidden, cell, normalizer, maximum))
-    return torch.stack(outputs).permute(2, 0, 1, 3).flatten(2), State(*last)
+    parts = (part.transpose(0, 1).flatten(1) for part in (hidden, cell, normalizer, maximum))
+    hidden, cell, normalizer, maximum = parts
+    return torch.stack(outputs).permute(2, 0, 1, 3).flatten(2), hidden, cell, normalizer, maximum
+
+
+def _stacked(*inputs: Any) -> Outcome:
+    """Compute `_single` for S models: every tensor has an axis S in front."""
+    if uses_fused_kernel(inputs[0], inputs[1].shape[-2]):
+        return fused_slstm(*inputs)
+    *tensors, noise = inputs
+    if noise is None:
+        return vmap(lambda *tensors: _single(*tensors, None))(*tensors)
+    return vmap(_single)(*inputs)
+
+
+_slstm = stackable(_single, _stacked)
+
+
+def fused_slstm(gates: Tensor, recurrent: Tensor, *rest: Any) -> Outcome:
+    """Compute the sLSTM of S models with the Triton kernels: one launch for all models and tokens in each direction."""
+    outputs, cell, normalizer, maximum = _Fused.apply(gates, recurrent, *rest)
+    return outputs, outputs[:, :, -1], cell, normalizer, maximum
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gates: Tensor, recurrent: Tensor, *rest: Any) -> Any:
+        from latebloom.layers.slstm import slstm_triton
+
+        *state, noise = rest
+        precision = product_precision()
+        # A copy, which is overwritten; in bf16, it takes half of the memory and bandwidth.
+        gates = gates.to(torch.bfloat16 if precision == "bf16" else gates.dtype, copy=True).contiguous()
+        recurrent = recurrent if recurrent[0].is_contiguous() else recurrent.contiguous()
+        first = tuple(part.contiguous() for part in state)
+        noise = None if noise is None else noise.contiguous()
+        keep = any(ctx.needs_input_grad)
+        outputs, last, kept = slstm_triton.forward(gates, recurrent, first, noise, precision, keep)
+        if keep:
+            ctx.save_for_backward(gates, recurrent, *first, noise, outputs, *kept)
+        ctx.precision = precision
+        ctx.mark_non_differentiable(last[2])
+        return outputs, *last
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        from latebloom.layers.slstm import slstm_triton
+
+        gates, recurrent, *first, noise, outputs, cells, normalizers, closed = ctx.saved_tensors
+        # The activated gates are overwritten with their gradients, so a graph supports one backward pass.
+        d_recurrent, (d_hidden, d_cell, d_normalizer) = slstm_triton.backward(
+            gates, grads[:3], recurrent, first, noise, outputs, (cells, normalizers, closed), ctx.precision
+        )
+        # The scale exp(maximum) multiplies the first cell state and normalizer.
+        d_maximum = d_cell * first[1] + d_normalizer * first[2]
+        return gates.to(outputs.dtype), d_recurrent, d_hidden, d_cell, d_normalizer, d_maximum, None
