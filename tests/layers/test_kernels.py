@@ -136,6 +136,14 @@ def test_the_fused_slstm(device, models, batch, tokens, heads, size, noisy):
     )
 
 
+def test_one_slstm_is_computed_as_a_stack_of_one(device, monkeypatch):
+    gates, recurrent = torch.randn(3, 5, 64, device=device), torch.randn(2, 8, 32, device=device) / 4
+    expected = slstm_module.slstm_loop(gates, recurrent, slstm_module.first_state(gates[..., :16]))
+    monkeypatch.setattr(slstm_module, "uses_fused_kernel", lambda gates, head: True)
+    found = slstm_module.slstm(gates, recurrent, slstm_module.first_state(gates[..., :16]))
+    torch.testing.assert_close(found, expected)
+
+
 def test_no_two_gradients_of_the_gru_share_memory(device, monkeypatch):
     """One model with noise is computed as a stack of one."""
     monkeypatch.setattr(gru_module, "uses_fused_kernel", lambda x: True)

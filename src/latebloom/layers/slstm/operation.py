@@ -71,7 +71,7 @@ def slstm_loop(gates: Tensor, recurrent: Tensor, state: State, noise: Tensor | N
 def slstm(gates: Tensor, recurrent: Tensor, state: State, noise: Tensor | None = None) -> tuple[Tensor, State]:
     """Compute what `slstm_loop` computes, without a gradient through the maximum, which cancels in the outputs.
 
-    It uses few operations per token, and the fused kernel for stacked models on a GPU.
+    It uses few operations per token on a CPU, and the fused kernel on a GPU.
     """
     outputs, *last = _slstm(gates, recurrent, *state, noise)
     return outputs, State(*last)
@@ -81,7 +81,16 @@ Outcome = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 """Outputs (B, T, D), and the four parts of the last state."""
 
 
-def _single(gates: Tensor, recurrent: Tensor, *rest: Any) -> Outcome:
+def _single(*inputs: Any) -> Outcome:
+    if not uses_fused_kernel(inputs[0], inputs[1].shape[-2]):
+        return _by_token(*inputs)
+    # One model is computed as a stack of one.
+    stack: Any = (None if part is None else part[None] for part in inputs)
+    outputs, hidden, cell, normalizer, maximum = (part[0] for part in fused_slstm(*stack))
+    return outputs, hidden, cell, normalizer, maximum
+
+
+def _by_token(gates: Tensor, recurrent: Tensor, *rest: Any) -> Outcome:
     """Compute the sLSTM with the heads in front, so that a token takes one product."""
     *state, noise = rest
     heads = len(recurrent)
@@ -107,13 +116,10 @@ def _single(gates: Tensor, recurrent: Tensor, *rest: Any) -> Outcome:
 
 
 def _stacked(*inputs: Any) -> Outcome:
-    """Compute `_single` for S models: every tensor has an axis S in front."""
+    """Compute `slstm` for S models: every tensor has an axis S in front."""
     if uses_fused_kernel(inputs[0], inputs[1].shape[-2]):
         return fused_slstm(*inputs)
-    *tensors, noise = inputs
-    if noise is None:
-        return vmap(lambda *tensors: _single(*tensors, None))(*tensors)
-    return vmap(_single)(*inputs)
+    return vmap(_by_token, in_dims=tuple(None if part is None else 0 for part in inputs))(*inputs)
 
 
 _slstm = stackable(_single, _stacked)
