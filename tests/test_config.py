@@ -139,7 +139,7 @@ MISTAKES = {
     "model.attention.heads=3": "model.attention.heads: 3 does not divide width 128; choices: 1, 2, 4, 8",
     "model.layout=rx": "model.layout: 'rx' is not a sequence of r (recurrence), a (attention), m (MLP)",
     "model.layout=rm": "delay: a model of layout 'rm' has no attention to hold back; set delay=null",
-    "model.recurrence=gruu": "model.recurrence.name: 'gruu' is not known; ",
+    "model.recurrence=gruu": "model.recurrence.name: 'gruu' is not known; did you mean 'gru'? choices: ",
     "training.length=1": "training.length: 1 is not possible; it must be 2 or more",
     "training.length=600": "training.length: 600 needs task.keys of 300 or more; this task has 256",
     "task.name=foo": "task.name: 'foo' is not known; choices: composite, modular_sum, recall",

@@ -52,7 +52,7 @@ def studied(installed, tmp_path_factory) -> Path:
         [sys.executable, "-m", "latebloom", *words], cwd=folder, env=installed, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    while not list(folder.glob("out/parity/gru/seed-*/checkpoints/step-*")):
+    while not list(folder.glob("out/parity/elman/seed-*/checkpoints/step-*")):
         time.sleep(0.05)
         assert process.poll() is None
     os.killpg(process.pid, signal.SIGKILL)
@@ -65,40 +65,40 @@ def studied(installed, tmp_path_factory) -> Path:
 
 def test_its_components_are_listed(installed, tmp_path):
     said = command(installed, tmp_path, "list")
-    for name in ("gru", "sigmoid", "parity", "recurrences"):
+    for name in ("elman", "sigmoid", "parity", "recurrences"):
         assert re.search(rf" {name} .*?\(from latebloom_example\.", said), name
     assert "bias=-3.0" in said
 
 
 def test_its_components_pass_the_checks(installed, tmp_path):
     said = command(installed, tmp_path, "check", "latebloom_example")
-    for title in ("recurrence gru", "scores sigmoid", "task parity", "study recurrences"):
+    for title in ("recurrence elman", "scores sigmoid", "task parity", "study recurrences"):
         assert title in said
     assert "fails: 0" in said
 
 
 def test_a_study_that_was_killed_continues_and_its_runs_know_where_their_parts_come_from(studied):
-    run = studied / "out" / "parity" / "gru" / "seed-0"
+    run = studied / "out" / "parity" / "elman" / "seed-0"
     config = json.loads((run / "config.json").read_text())
-    assert config["imports"] == [f"latebloom_example.{name}" for name in ("gru", "parity", "sigmoid")]
+    assert config["imports"] == [f"latebloom_example.{name}" for name in ("elman", "parity", "sigmoid")]
     environments = [json.loads(file.read_text()) for file in studied.glob("out/parity/*/seed-*/environment.json")]
     assert any(environment["resumed"] for environment in environments)
 
 
 def test_its_runs_are_evaluated_inspected_and_reported(installed, studied, tmp_path):
-    run = str(studied / "out" / "parity" / "gru" / "seed-1")
+    run = str(studied / "out" / "parity" / "elman" / "seed-1")
     assert "parity" in command(installed, tmp_path, "evaluate", run, "--lengths", "6,12", "--json", "numbers.json")
-    assert "GRULayer" in command(installed, tmp_path, "inspect", run, "--no-horizon")
+    assert "ElmanLayer" in command(installed, tmp_path, "inspect", run, "--no-horizon")
     command(installed, tmp_path, "report", str(studied / "out"), "--out", "report")
-    assert "latebloom_example.gru" in (tmp_path / "report" / "index.html").read_text()
+    assert "latebloom_example.elman" in (tmp_path / "report" / "index.html").read_text()
 
 
 def test_its_settings_are_those_of_any_other_component(installed, tmp_path):
-    changes = ("model.recurrence=gru", "model.recurrence.bias=false", "task=parity", "training.state_noise=0.1")
+    changes = ("model.recurrence=elman", "model.recurrence.bias=false", "task=parity", "training.state_noise=0.1")
     small = ("training.steps=4", "training.length=4", "model.width=16", "evaluation.sequences=16", "delay=none")
     command(installed, tmp_path, "train", "--recipe", "demo-joint", *changes, *small, "--out", "run", "--device", "cpu")
     config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["model"]["recurrence"] == {"name": "gru", "bias": False}
+    assert config["model"]["recurrence"] == {"name": "elman", "bias": False}
 
 
 def test_on_ray(installed, tmp_path):
@@ -116,7 +116,7 @@ def test_in_stacks_on_a_gpu(installed, tmp_path):
     command(installed, tmp_path, "check", "latebloom_example")
 
 
-PAGES = {"your-recurrence": "gru", "your-scores": "sigmoid", "your-task": "parity"}
+PAGES = {"your-recurrence": "elman", "your-scores": "sigmoid", "your-task": "parity"}
 
 
 def shown(page: str) -> str:

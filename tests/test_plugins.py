@@ -66,25 +66,25 @@ class Parity(Task):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GRU(Recurrence):
-    """A gated recurrent unit."""
+class Elman(Recurrence):
+    """An Elman network."""
 
-    name: Literal["gru"] = "gru"
+    name: Literal["elman"] = "elman"
 
     def build(self, width):
-        return GRULayer(width)
+        return ElmanLayer(width)
 
     def state_size(self, width):
         return width
 
 
-class GRULayer(RecurrentLayer):
+class ElmanLayer(RecurrentLayer):
     def __init__(self, width):
         super().__init__()
-        self.gru = nn.GRU(width, width, batch_first=True)
+        self.rnn = nn.RNN(width, width, batch_first=True)
 
     def forward(self, x, state=None, noise=None):
-        return self.gru(x, state)
+        return self.rnn(x, state)
 '''
 STUDY = '''
 
@@ -96,7 +96,7 @@ def config(steps):
     phase = Phase(warmup=2, batch_size=8)
     return RunConfig(
         task=Parity(),
-        model=hybrid(width=8, blocks=1, heads=2, recurrence="gru"),
+        model=hybrid(width=8, blocks=1, heads=2, recurrence="elman"),
         training=Training(length=4, steps=steps, delayed=phase, full=phase, log_every=5, checkpoint_every=5),
         evaluation=Evaluating(multiples=(1, 2), sequences=16),
     )
@@ -104,7 +104,7 @@ def config(steps):
 
 @study("mine")
 def mine(scale):
-    """Whether a GRU tracks parity."""
+    """Whether an Elman network tracks parity."""
     from dataclasses import replace
 
     joint = config(STEPS)
@@ -143,15 +143,15 @@ def test_a_study_file_brings_its_own_task_and_recurrence_to_its_worker_processes
     run = studied / "elsewhere" / "out" / "parity" / "dat" / "seed-1"
     written = json.loads((run / "config.json").read_text())
     assert written["imports"] == [str(studied / "mystudy.py")]
-    assert (written["task"], written["model"]["recurrence"]) == ({"name": "parity"}, {"name": "gru"})
+    assert (written["task"], written["model"]["recurrence"]) == ({"name": "parity"}, {"name": "elman"})
     assert json.loads((run / "model" / "config.json").read_text())["imports"] == [str(studied / "mystudy.py")]
 
 
 def test_its_runs_can_be_evaluated_inspected_and_reported_from_anywhere(studied, tmp_path):
     run = studied / "elsewhere" / "out" / "parity" / "joint" / "seed-0"
     assert "parity" in command("evaluate", str(run), "--lengths", "4,6", "--json", "numbers.json", cwd=tmp_path)
-    assert "GRULayer" in command("inspect", str(run), "--no-horizon", cwd=tmp_path)
-    assert "GRULayer" in command("inspect", str(run / "model"), "--no-horizon", cwd=tmp_path)
+    assert "ElmanLayer" in command("inspect", str(run), "--no-horizon", cwd=tmp_path)
+    assert "ElmanLayer" in command("inspect", str(run / "model"), "--no-horizon", cwd=tmp_path)
     command("report", str(run.parents[2]), "--out", "report", cwd=tmp_path)
     page = (tmp_path / "report" / "index.html").read_text()
     assert "mystudy.py" in page  # in the command that repeats a run
@@ -205,7 +205,7 @@ def test_a_module_is_imported_by_name_and_listed(tmp_path):
     (tmp_path / "my_parts.py").write_text(COMPONENTS)
     listed = command("list", "--import", "my_parts", cwd=tmp_path)
     assert "parity" in listed
-    assert "gru" in listed
+    assert "elman" in listed
 
 
 # Within this process.
@@ -239,7 +239,7 @@ def test_imports_are_recorded_and_no_part_of_the_hash(tmp_path):
     plugins.load(str(file))
     data = recipe("demo-joint").to_json()
     assert "imports" not in data
-    data["model"]["recurrence"] = "gru"
+    data["model"]["recurrence"] = "elman"
     config = config_from(data)
     assert config.imports == ()
     assert config.to_json()["imports"] == [str(file)]
@@ -252,10 +252,10 @@ def test_imports_are_recorded_and_no_part_of_the_hash(tmp_path):
 def test_a_file_that_was_sent_from_another_machine_keeps_its_path(tmp_path):
     plugins.receive_sources({"/over/there/parts.py": COMPONENTS.encode()})
     data: dict[str, Any] = recipe("demo-joint").to_json() | {"imports": ["/over/there/parts.py"]}
-    data["model"]["recurrence"] = "gru"
+    data["model"]["recurrence"] = "elman"
     config = config_from(data)
     assert config.to_json()["imports"] == ["/over/there/parts.py"]
-    assert "gru" in Recurrence.members
+    assert "elman" in Recurrence.members
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_a_worker_of_a_cluster_reads_runs_whose_plugin_it_does_not_have(tmp_path
     file.write_text(COMPONENTS)
     plugins.load(str(file))
     data: dict[str, Any] = recipe("demo-joint").to_json()
-    data["model"]["recurrence"] = "gru"
+    data["model"]["recurrence"] = "elman"
     (tmp_path / "order").write_bytes(pickle.dumps(Order.of({"run": config_from(data)})))
     file.unlink()  # as on a machine that shares no file system
     script = (
@@ -299,7 +299,7 @@ def test_a_worker_of_a_cluster_reads_runs_whose_plugin_it_does_not_have(tmp_path
     words = [sys.executable, "-c", script, str(tmp_path / "order")]
     ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("GRULayer(")
+    assert ran.stdout.startswith("ElmanLayer(")
     assert ran.stdout.strip().endswith(str(file))
 
 
@@ -327,7 +327,7 @@ def test_a_study_file_imports_its_neighbours_in_every_command_and_process(tmp_pa
     run = elsewhere / "out" / "parity" / "dat" / "seed-0"
     assert json.loads((run / "config.json").read_text())["imports"] == [str(file)]
     assert "parity" in command("evaluate", str(run), "--lengths", "4", "--json", "n.json", cwd=elsewhere)
-    assert "GRULayer" in command("inspect", str(run), "--no-horizon", cwd=elsewhere)
+    assert "ElmanLayer" in command("inspect", str(run), "--no-horizon", cwd=elsewhere)
     (run / "result.json").unlink()
     assert "Everything is in" in command("train", "--out", str(run), "--device", "cpu", cwd=elsewhere)
     command("report", str(run.parents[2]), "--out", "report", cwd=elsewhere)

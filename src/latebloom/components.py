@@ -4,12 +4,12 @@ A family is a class directly below `Component`. A member is a frozen, keyword-on
 `name` with a default and its own settings. It registers by being defined, in this package or in any other module:
 
     @dataclass(frozen=True, kw_only=True)
-    class GRU(Recurrence):
-        '''A gated recurrent unit.'''
+    class Elman(Recurrence):
+        '''An Elman network.'''
 
-        name: Literal["gru"] = "gru"
+        name: Literal["elman"] = "elman"
         bias: bool = True
-        '''Whether the gates have a bias.'''
+        '''Whether the layer has a bias.'''
 
         def build(self, width: int) -> RecurrentLayer: ...
 

@@ -16,9 +16,11 @@ from latebloom.bench import arms
 from latebloom.bench.arms import check_peers, textbook, textbook_trainer
 from latebloom.bench.cpu import start_worker, take_turn
 from latebloom.bench.measure import LENGTH, Arm, bench_config, product_peak, step_operations, take_turns
-from latebloom.bench.report import gpu_table
+from latebloom.bench.recurrences import bench_recurrences
+from latebloom.bench.report import gpu_table, recurrences_table
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import ConfigError
+from latebloom.layers.recurrence import Recurrence
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]
@@ -107,6 +109,7 @@ def test_the_command_writes_every_figure_of_a_cpu(tmp_path):
         (["--seconds", "0"], "seconds: 0.0"),
         (["--out", "/nowhere/x.json"], "out: /nowhere/x.json"),
         (["--steps", "1"], "steps: 1"),
+        (["--recurrences", "--growth"], "recurrences: they are timed alone; leave out --growth"),
     ],
 )
 def test_a_mistake_is_one_sentence(words, said):
@@ -114,6 +117,31 @@ def test_a_mistake_is_one_sentence(words, said):
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_every_recurrence_of_the_package_is_timed_against_the_lstm():
+    told: list[str] = []
+    config = bench_config(width=16, batch=2)
+    report = bench_recurrences(config, CPU, seconds=1e-3, tell=told.append)
+    own = [name for name, member in Recurrence.choices().items() if member.__module__.startswith("latebloom.")]
+    assert list(report["recurrences"]) == own
+    assert {"lstm", "gru", "slstm", "m2rnn", "min_gru"} <= set(own)
+    figures = report["recurrences"]["m2rnn"]
+    assert figures["state_size"] == Recurrence.named("m2rnn").state_size(16)
+    assert figures["arms"]["one run"]["step_ms"]["minimum"] > 0
+    assert figures["ratio_to_lstm"]["one run"] > 0
+    assert report["recurrences"]["lstm"]["ratio_to_lstm"] == {"one run": 1.0}
+    assert [line for line in told if "turn 1" in line] == [f"{name}: turn 1 of 5" for name in own]
+    stacked = {"64 stacked runs": figures["arms"]["one run"]}  # as on a GPU, where one of them cannot be stacked
+    report["recurrences"]["lstm"]["arms"] |= stacked
+    report["recurrences"]["lstm"]["ratio_to_lstm"] |= {"64 stacked runs": 1.0}
+    report["environment"] = {"accelerator": "a GPU", "processor": "a CPU"}
+    console = Console(width=160, record=True, file=StringIO())
+    console.print(recurrences_table(report))
+    rows = {cells[1].strip(): cells for line in console.export_text().splitlines() if len(cells := line.split("│")) > 3}
+    assert rows["lstm"][8].strip() == "1.00"
+    assert rows["m2rnn"][2].strip() == f"{figures['state_size']:,}"
+    assert rows["m2rnn"][8].strip() == ""
 
 
 def test_the_table_of_a_gpu_has_the_arms_and_ratios_to_jax():

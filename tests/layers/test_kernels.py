@@ -10,11 +10,16 @@ from torch.nn import functional as F
 
 from latebloom.layers.attention import operation as attention
 from latebloom.layers.embedding import embedding
+from latebloom.layers.gru import operation as gru_module
+from latebloom.layers.gru.operation import Weights as GRUWeights
+from latebloom.layers.gru.operation import fused_gru, gru_loop
 from latebloom.layers.lstm import operation as lstm_module
 from latebloom.layers.lstm.operation import Weights, fused_lstm, lstm_loop
 from latebloom.layers.mlp import mlp as linear
 from latebloom.layers.norm import norm
 from latebloom.layers.precision import precision
+from latebloom.layers.slstm import operation as slstm_module
+from latebloom.layers.slstm.operation import fused_slstm
 
 pytest.importorskip("triton")
 
@@ -72,6 +77,85 @@ def test_the_fused_lstm(device, models, batch, tokens, width, uses_state, noisy)
         kept_nothing = fused_lstm(x, Weights(*weights), *state, noise=noise)
     tracked = fused_lstm(x.requires_grad_(), Weights(*weights), *state, noise=noise)
     assert all(torch.equal(a, b) for a, b in zip(kept_nothing, tracked, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("models", "batch", "tokens", "width", "noisy"),
+    [(2, 5, 4, 16, False), (3, 33, 3, 24, True), (1, 17, 1, 64, True), (2, 34, 3, 80, False), (1, 5, 4, 80, True)],
+)
+def test_the_fused_gru(device, models, batch, tokens, width, noisy):
+    x = torch.randn(models, batch, tokens, width, device=device)
+    weights = rows_of_parameters(device, models, (3 * width, width), (3 * width, width), (3 * width,), (3 * width,))
+    state = torch.randn(models, batch, width, device=device)
+    noise = 0.3 * torch.randn_like(x) if noisy else None
+
+    def fused(x, *rest):
+        return fused_gru(x, GRUWeights(*rest[:4]), rest[4], noise)
+
+    def plain(x, *rest):
+        return gru_loop(x, GRUWeights(*rest[:4]), rest[4], None if noise is None else noise.double())
+
+    check(fused, plain, [x, *weights, state])
+    with torch.no_grad():  # nothing is kept for the way back, and the result is the same
+        kept_nothing = fused_gru(x, GRUWeights(*weights), state, noise)
+    tracked = fused_gru(x.requires_grad_(), GRUWeights(*weights), state, noise)
+    assert all(torch.equal(a, b) for a, b in zip(kept_nothing, tracked, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("models", "batch", "tokens", "heads", "size", "noisy"),
+    [(2, 5, 4, 2, 8, False), (2, 33, 3, 1, 24, True), (1, 17, 2, 4, 16, True)],
+)
+def test_the_fused_slstm(device, models, batch, tokens, heads, size, noisy):
+    width = heads * size
+    gates = torch.randn(models, batch, tokens, 4 * width, device=device)
+    (recurrent,) = rows_of_parameters(device, models, (heads, size, 4 * size))
+    state = [torch.randn(models, batch, width, device=device) for _ in range(4)]
+    noise = 0.3 * torch.randn(models, batch, tokens, width, device=device) if noisy else None
+
+    def fused(gates, recurrent, hidden, cell, growth, maximum):
+        return fused_slstm(gates, recurrent, hidden, cell, growth.exp(), maximum, noise)[:4]
+
+    def plain(gates, recurrent, hidden, cell, growth, maximum):
+        exact = None if noise is None else noise.double()
+        return slstm_module._stacked(gates, recurrent, hidden, cell, growth.exp(), maximum, exact)[:4]
+
+    check(fused, plain, [gates, recurrent, *state])
+    with torch.no_grad():  # nothing is kept for the way back, and the result is the same
+        kept_nothing = fused_slstm(gates, recurrent, *state[:2], state[2].exp(), state[3], noise)
+    tracked = fused_slstm(gates.requires_grad_(), recurrent, *state[:2], state[2].exp(), state[3], noise)
+    assert all(torch.equal(a, b) for a, b in zip(kept_nothing, tracked, strict=True))
+    zeros = torch.zeros_like(state[0])
+    fresh = (zeros, zeros, zeros, torch.full_like(zeros, -torch.inf))  # before the first token
+    check(
+        lambda *inputs: fused_slstm(*inputs, *fresh, noise)[:1],
+        lambda *inputs: slstm_module._stacked(
+            *inputs, *(part.double() for part in fresh), None if noise is None else noise.double()
+        )[:1],
+        [gates.detach(), recurrent],
+    )
+
+
+def test_one_slstm_is_computed_as_a_stack_of_one(device, monkeypatch):
+    gates, recurrent = torch.randn(3, 5, 64, device=device), torch.randn(2, 8, 32, device=device) / 4
+    expected = slstm_module.slstm_loop(gates, recurrent, slstm_module.first_state(gates[..., :16]))
+    monkeypatch.setattr(slstm_module, "uses_fused_kernel", lambda gates, head: True)
+    found = slstm_module.slstm(gates, recurrent, slstm_module.first_state(gates[..., :16]))
+    torch.testing.assert_close(found, expected)
+
+
+def test_no_two_gradients_of_the_gru_share_memory(device, monkeypatch):
+    """One model with noise is computed as a stack of one."""
+    monkeypatch.setattr(gru_module, "uses_fused_kernel", lambda x: True)
+    x, hidden = torch.randn(4, 3, 16, device=device), torch.randn(4, 16, device=device)
+    shapes = ((48, 16), (48, 16), (48,), (48,))
+    weights = GRUWeights(*(torch.randn(shape, device=device).requires_grad_() for shape in shapes))
+    noise = 0.1 * torch.randn_like(x)
+    found = gru_module.gru(x, weights, hidden, noise)
+    torch.testing.assert_close(found, gru_loop(x, weights, hidden, noise), rtol=1e-3, atol=1e-3)
+    found[0].square().sum().backward()
+    places = {weight.grad.untyped_storage().data_ptr() for weight in weights if weight.grad is not None}
+    assert len(places) == len(weights)
 
 
 def test_no_two_gradients_of_the_lstm_share_memory(device, monkeypatch):
@@ -234,6 +318,22 @@ def test_the_fused_lstm_in_bf16(device, width):
         check(
             lambda x, *rest: fused_lstm(x, Weights(*rest[:4]), *rest[4:]),
             lambda x, *rest: lstm_loop(x, Weights(*rest[:4]), *rest[4:]),
+            inputs,
+            **IN_BF16,
+        )
+
+
+@pytest.mark.parametrize("width", [16, 80])
+def test_the_fused_gru_in_bf16(device, width):
+    inputs = [
+        torch.randn(2, 9, 5, width, device=device),
+        *rows_of_parameters(device, 2, (3 * width, width), (3 * width, width), (3 * width,), (3 * width,)),
+        torch.randn(2, 9, width, device=device),
+    ]
+    with precision("bf16"):
+        check(
+            lambda x, *rest: fused_gru(x, GRUWeights(*rest[:4]), rest[4]),
+            lambda x, *rest: gru_loop(x, GRUWeights(*rest[:4]), rest[4]),
             inputs,
             **IN_BF16,
         )

@@ -99,7 +99,7 @@ def test_an_unknown_setting_names_the_nearest():
         ({"layout": ""}, "layout: ''"),
         ({"width": 0}, "width: 0"),
         ({"width": 10}, "attention.heads: 4 does not divide width 10; choices: 1, 2, 5, 10"),
-        ({"recurrence": "gruu"}, "recurrence: 'gruu' is not known; "),
+        ({"recurrence": "gruu"}, r"recurrence: 'gruu' is not known; did you mean 'gru'\? choices: "),
     ],
 )
 def test_settings_that_make_no_model_are_refused(settings, sentence):

@@ -83,6 +83,7 @@ def test_the_packages_own_models():
     assert kinds["embedding"] == ("other", "Embedding", False)
     assert seen.horizon is not None
     assert "blocks.{0,1}.1" in str(seen)
+    assert "LSTMLayer mixes tokens without attention; its state has 16 numbers per sequence" in str(seen)
     assert all(part.gate == 1.0 for part in model.modules() if hasattr(part, "gate"))
 
 

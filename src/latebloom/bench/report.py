@@ -10,6 +10,8 @@ from rich.table import Table
 from latebloom.bench.arms import check_peers
 from latebloom.bench.cpu import bench_cpu
 from latebloom.bench.gpu import bench_gpu, hundred_seeds
+from latebloom.bench.measure import bench_config
+from latebloom.bench.recurrences import bench_recurrences
 from latebloom.engine.environment import choose_device, describe_environment
 from latebloom.engine.files import write_json
 from latebloom.layers.precision import Precision
@@ -45,6 +47,31 @@ def run_bench(
             report |= bench_cpu(usable_cores(), seconds=seconds, peers=peers, tell=status.update)
     write_json(out, report)
     Console().print(gpu_table(report) if chosen.type == "cuda" else cpu_table(report))
+
+
+def run_recurrences(out: Path, *, device: str | None, mode: Precision, seconds: float) -> None:
+    """Run the benchmark of recurrences."""
+    chosen = choose_device(device)
+    report: dict[str, Any] = {"environment": describe_environment(0, str(chosen)), "precision": mode}
+    with Console(stderr=True).status("starting") as status:
+        report |= bench_recurrences(bench_config(precision=mode), chosen, seconds=seconds, tell=status.update)
+    write_json(out, report)
+    Console().print(recurrences_table(report))
+
+
+def recurrences_table(report: dict[str, Any]) -> Table:
+    environment, recurrences = report["environment"], report["recurrences"]
+    kinds = list(recurrences["lstm"]["arms"])
+    headings = [heading for kind in kinds for heading in (f"{kind}, ms", "median", "ratio to LSTM")]
+    table = _table(environment["accelerator"] or environment["processor"], "state", *headings)
+    for name, figures in recurrences.items():
+        cells = [f"{figures['state_size']:,}"]
+        for kind in kinds:
+            step = figures["arms"].get(kind, {}).get("step_ms")
+            ratio = figures["ratio_to_lstm"].get(kind)
+            cells += [f"{step['minimum']:.2f}", f"{step['median']:.2f}", f"{ratio:.2f}"] if step else [""] * 3
+        table.add_row(name, *cells)
+    return table
 
 
 def gpu_table(report: dict[str, Any]) -> Table:

@@ -26,7 +26,7 @@ class Finding:
     """What a check found."""
 
     component: str
-    """Kind and name, such as recurrence gru."""
+    """Kind and name, such as recurrence lstm."""
     check: str
     """The property."""
     outcome: Literal["holds", "fails", "not applicable"]

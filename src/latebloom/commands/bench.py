@@ -26,15 +26,26 @@ def add_arguments(parser: Parser) -> None:
     )
     add("--steps", type=integer, default=10_000, metavar="N", help="steps of that study (default: 10000)")
     add("--peers", action="store_true", help="also the same work in JAX: the hybrid on a GPU, an LSTM layer on a CPU")
+    add(
+        "--recurrences",
+        action="store_true",
+        help="instead: a training step with each recurrence of this package, relative to the LSTM's",
+    )
 
 
 def run(options: Namespace) -> None:
-    from latebloom.bench.report import run_bench
+    from latebloom.bench.report import run_bench, run_recurrences
 
     require(options.seconds > 0, "seconds", options.seconds, "above 0")
     require(options.steps >= 10, "steps", options.steps, "10 or more")
     if options.out.is_dir() or not options.out.parent.is_dir():
         raise ConfigError(f"out: {options.out} is not a file that could be written")
+    if options.recurrences:
+        for other in ("growth", "hundred_seeds", "peers"):
+            if getattr(options, other):
+                raise ConfigError(f"recurrences: they are timed alone; leave out --{other.replace('_', '-')}")
+        run_recurrences(options.out, device=options.device, mode=options.precision, seconds=options.seconds)
+        return
     run_bench(
         options.out,
         device=options.device,

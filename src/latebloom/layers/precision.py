@@ -28,6 +28,13 @@ def takes_bf16(x: object) -> bool:
     return _uses_bf16 and isinstance(x, Tensor) and x.is_cuda and x.is_floating_point()
 
 
+def exact_bmm(a: Tensor, b: Tensor) -> Tensor:
+    """Return a batched product in float32, whatever the dtype of its factors."""
+    if a.dtype == torch.float32:
+        return torch.bmm(a, b)
+    return torch.bmm(a, b, out_dtype=torch.float32) if a.is_cuda else torch.bmm(a.float(), b.float())
+
+
 @contextmanager
 def precision(name: Precision) -> Iterator[None]:
     """Set the precision of float32 products on a GPU within the context.

@@ -22,12 +22,16 @@ class Residual(nn.Module):
 
     The gate is 1 unless attention is delayed: 0.0 skips the branch and its cost, and a tensor scales it. `role` says
     what the body is, so that a part can be found without knowing its class. `noise` (B, T, D) is added to the state of
-    a recurrence. While `carries_state` is set, a recurrence continues from its state after the call before.
+    a recurrence, which has `state_size` numbers per sequence. While `carries_state` is set, a recurrence continues from
+    its state after the call before.
     """
 
-    def __init__(self, role: str, width: int, body: nn.Module, stacking: Stacking = "vmap") -> None:
+    def __init__(
+        self, role: str, width: int, body: nn.Module, stacking: Stacking = "vmap", state_size: int | None = None
+    ) -> None:
         super().__init__()
         self.role = role
+        self.state_size = state_size
         self.stacking = stacking
         self.norm = Norm(width)
         self.body = body
@@ -57,7 +61,8 @@ def build_part(letter: str, settings: Model) -> Residual:
     width, attention = settings.width, settings.attention
     if letter == "r":
         recurrence = settings.recurrence
-        return Residual(PARTS[letter], width, recurrence.build(width), recurrence.stacking)
+        layer, state_size = recurrence.build(width), recurrence.state_size(width)
+        return Residual(PARTS[letter], width, layer, recurrence.stacking, state_size)
     if letter == "a":
         return Residual(PARTS[letter], width, SelfAttention(width, **vars(attention)), attention.positions.stacking)
     return Residual(PARTS[letter], width, MLP(width, 4 * width))

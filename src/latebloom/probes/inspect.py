@@ -149,6 +149,8 @@ def _rows(model: nn.Module, found: Found, is_refused: bool) -> Iterator[Row]:
     notes = dict(found.passed_over)
     for name, reason in found.passed_over.items():
         kinds[name] = "attention" if "attention, which" in reason else "recurrence"
+        if getattr(modules[name], "role", None) == "recurrence":  # a part of this package's models
+            notes[name] = f"{reason}; its state has {modules[name].state_size:,} numbers per sequence"
     held = {name: one.path for one in found.attention for name in found.held[one.path]}
     for name, path in held.items():
         kinds[name], notes[name] = "attention", "" if name == path else f"acts through {path.rpartition('.')[2]} alone"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from latebloom.layers.precision import product_precision
+from latebloom.layers.precision import exact_bmm, product_precision
 from latebloom.layers.stacking import stackable
 
 
@@ -142,17 +142,10 @@ class _Fused(torch.autograd.Function):
         )
         models, batch, tokens, width = x.shape
         flat = gates.view(models, batch * tokens, 4 * width)
-        d_x = _exact_bmm(flat, input_weight).view_as(x)
-        d_input_weight = _exact_bmm(flat.mT, x.view(models, batch * tokens, width))
-        d_hidden_weight = _exact_bmm(flat.mT, before.view(models, batch * tokens, width))
+        d_x = exact_bmm(flat, input_weight).view_as(x)
+        d_input_weight = exact_bmm(flat.mT, x.view(models, batch * tokens, width))
+        d_hidden_weight = exact_bmm(flat.mT, before.view(models, batch * tokens, width))
         return d_x, d_input_weight, d_hidden_weight, d_bias, d_hidden, d_cell, None
-
-
-def _exact_bmm(a: Tensor, b: Tensor) -> Tensor:
-    """Return a batched product in float32, whatever the dtype of its factors."""
-    if a.dtype == torch.float32:
-        return torch.bmm(a, b)
-    return torch.bmm(a, b, out_dtype=torch.float32) if a.is_cuda else torch.bmm(a.float(), b.float())
 
 
 def _kernels(width: int) -> Any:

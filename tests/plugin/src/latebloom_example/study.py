@@ -11,7 +11,7 @@ STEPS = {"tiny": 30, "paper": 400, "large": 4_000}
 
 @study("recurrences")
 def recurrences(scale: Scale) -> Plan:
-    """Does a GRU with sigmoid attention track parity as far as an LSTM?"""
+    """Does an Elman network with sigmoid attention track parity as far as an LSTM?"""
     phase = Phase(learning_rate=5e-3, warmup=10, batch_size=16)
     base = RunConfig(
         task=Parity(),
@@ -20,6 +20,6 @@ def recurrences(scale: Scale) -> Plan:
         training=Training(length=6, steps=STEPS[scale], delayed=phase, full=phase, log_every=10, checkpoint_every=10),
         evaluation=Evaluating(multiples=(1, 2, 3), sequences=64),
     )
-    gru = replace(base, model=hybrid(width=16, blocks=1, heads=2, recurrence="gru", scores="sigmoid"))
-    arms = [Arm("lstm", base), Arm("gru", gru, against="lstm")]
+    elman = replace(base, model=hybrid(width=16, blocks=1, heads=2, recurrence="elman", scores="sigmoid"))
+    arms = [Arm("lstm", base), Arm("elman", elman, against="lstm")]
     return Plan(arms, seeds=range(2))
