@@ -61,11 +61,14 @@ class RunConfig:
     def _mistakes(self) -> Iterator[str]:
         """Yield a sentence for each setting that a component does not support."""
         model, positions = self.model, self.model.attention.positions
+        trained = self.task.token_count(self.training.length)
         longest = max(self.task.token_count(length) for length in (*self.watched_lengths, *self.test_lengths))
-        if model.has_attention and positions.max_tokens is not None and positions.max_tokens < longest:
+        covered = positions.max_tokens if model.has_attention else None
+        if covered is not None and covered < max(trained, longest):
+            named = f"training has {trained}" if covered < trained else f"the tests have {longest}"
             yield (
-                f"model.attention.positions: {positions.name} covers {positions.max_tokens} tokens, and the tests have "
-                f"{longest}; raise the limit, test shorter sequences or choose other positions"
+                f"model.attention.positions: {positions.name} covers {covered} tokens, and {named}; raise the limit, "
+                f"{'train' if covered < trained else 'test'} shorter sequences or choose other positions"
             )
         quiet = "set training.state_noise=0"
         if self.training.state_noise and not model.is_recurrent:

@@ -123,24 +123,24 @@ def test_zero_output_adds_nothing_at_first():
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sigmoid(Scores):
+class OwnSigmoid(Scores):
     """Scores with a parameter of their own that see the inputs: a sigmoid whose bias depends on the token."""
 
     row_sum: ClassVar = None
     name: Literal["test_sigmoid"] = "test_sigmoid"
 
     def build(self, width, heads):
-        return SigmoidLayer(width, heads)
+        return OwnSigmoidLayer(width, heads)
 
 
-class SigmoidLayer(ScoreLayer):
+class OwnSigmoidLayer(ScoreLayer):
     def __init__(self, width, heads):
         super().__init__()
         self.bias = nn.Linear(width, heads)
 
-    def weights(self, q, k, x):
-        scores = q @ k.transpose(-1, -2) + self.bias(x).transpose(1, 2)[..., None]
-        return scores.sigmoid().tril()
+    def weights(self, scores, tile, x):
+        bias = self.bias(x[:, tile.queries]).transpose(1, 2)[..., None]
+        return (scores + bias).sigmoid()
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
@@ -148,9 +148,9 @@ class SigmoidLayer(ScoreLayer):
 def test_scores_of_ones_own_may_have_parameters_and_see_the_inputs_alone_and_in_stacks(
     positions, stacking, monkeypatch
 ):
-    monkeypatch.setattr(Sigmoid, "stacking", stacking)
+    monkeypatch.setattr(OwnSigmoid, "stacking", stacking)
     chosen = {"none": NoPositions(), "rotary": Rotary(), "learned": Learned(context=32)}[positions]
-    models = [SelfAttention(16, 4, positions=chosen, scores=Sigmoid(), look_back=True).double() for _ in range(3)]
+    models = [SelfAttention(16, 4, positions=chosen, scores=OwnSigmoid(), look_back=True).double() for _ in range(3)]
     x = torch.randn(3, 2, 6, 16, dtype=torch.double)
     names = dict(models[0].named_parameters())
     assert {"scores.bias.weight", "scores.bias.bias"} <= names.keys()

@@ -1,5 +1,5 @@
 """A recurrence, scores, a task and a study for Latebloom; the entry point imports this module."""
 
-from latebloom_example import gru, parity, sigmoid, study
+from latebloom_example import biased_sigmoid, gru, parity, study
 
-__all__ = ["gru", "parity", "sigmoid", "study"]
+__all__ = ["biased_sigmoid", "gru", "parity", "study"]
