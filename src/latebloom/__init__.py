@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from latebloom.engine.loop import TrainedRun, run
     from latebloom.engine.settings import Phase, Training
     from latebloom.evaluation import Evaluating, Evaluation, evaluate
-    from latebloom.models import SequenceModel, hybrid, lstm, transformer
+    from latebloom.models import SequenceModel, hybrid, lstm, match_parameters, transformer
     from latebloom.probes.inspect import Inspection, inspect
     from latebloom.recipes import recipe
     from latebloom.report.charts import plot
@@ -46,6 +46,7 @@ __all__ = [
     "inspect",
     "load_config",
     "lstm",
+    "match_parameters",
     "plot",
     "recipe",
     "run",
@@ -61,7 +62,7 @@ _HOMES = {
     "config": "RunConfig load_config",
     "delay": "DelayedAttention at_fraction at_step at_tokens when when_beyond when_plateau",
     "evaluation": "Evaluating Evaluation evaluate",
-    "models": "SequenceModel hybrid lstm transformer",
+    "models": "SequenceModel hybrid lstm match_parameters transformer",
     "probes.inspect": "Inspection inspect",
     "recipes": "recipe",
     "report.charts": "plot",

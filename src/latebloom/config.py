@@ -4,7 +4,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -17,6 +17,7 @@ from latebloom.errors import ConfigError, require, unknown
 from latebloom.evaluation.result import CLAIM
 from latebloom.evaluation.settings import Evaluating
 from latebloom.fields import check_fields
+from latebloom.models import match
 from latebloom.models.settings import Model
 from latebloom.older_formats import migrate_run, older_forms
 from latebloom.plugins import imported, origins
@@ -235,7 +236,21 @@ def config_from(data: Any) -> RunConfig:
         delay = data.get("delay") if isinstance(data, dict) else None
         if isinstance(delay, dict) and isinstance(withhold := delay.get("withhold"), str):  # one name, or with commas
             data["delay"] = {**delay, "withhold": [name for name in withhold.split(",") if name]}
-        return read_settings(RunConfig, migrate_run(data))
+        model = data.get("model") if isinstance(data, dict) else None
+        reference = model.get(match.FIELD) if isinstance(model, dict) else None
+        if isinstance(model, dict):
+            data["model"] = {name: value for name, value in model.items() if name != match.FIELD}
+        config = read_settings(RunConfig, migrate_run(data))
+        return config if reference is None else _with_matched_width(config, reference)
+
+
+def _with_matched_width(config: RunConfig, reference: str) -> RunConfig:
+    """Return the configuration with the width that `model.match_parameters` asks for."""
+    try:
+        model = match.match_parameters(config.model, reference, config.task.vocabulary_size)
+    except ConfigError as error:
+        raise ConfigError(f"model.{error}") from None
+    return replace(config, model=model)
 
 
 def _absolute(name: Any) -> Any:
