@@ -215,9 +215,7 @@ MADE_IN_PYTHON = {
     "supervision: 'align' is not known; did you mean 'aligned'?": lambda: ModularSum(supervision="align"),  # type: ignore[arg-type]
     "schedule: 'linear' is not known; choices: cosine, constant": lambda: Phase(schedule="linear"),  # type: ignore[arg-type]
     "weigh: 'answer' is not known; did you mean 'answers'?": lambda: Training(weigh="answer"),  # type: ignore[arg-type]
-    "positions: 'rope' is not known; choices: alibi, learned, none, rotary, randomised": lambda: hybrid(
-        positions="rope"
-    ),
+    "positions: 'rope' is not known; choices: alibi, learned, none, rotary": lambda: hybrid(positions="rope"),
     "width: '64' is not possible; it must be a whole number": lambda: hybrid(width="64"),
     "steps: 1.5 is not possible; it must be a whole number": lambda: Training(steps=1.5),  # type: ignore[arg-type]
     "keys: True is not possible; it must be a whole number": lambda: Composite(keys=True),

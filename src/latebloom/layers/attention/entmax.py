@@ -54,7 +54,10 @@ def entmax(scores: Tensor) -> Tensor:
 
 
 def threshold_by_sorting(z: Tensor) -> Tensor:
-    """Return tau (..., 1) for scores from -1 to 0, from the largest k for which the k largest scores are all above their own threshold."""
+    """Return tau (..., 1) for scores from -1 to 0.
+
+    It is that of the k largest scores, for the largest k at which they are all above it.
+    """
     ordered = z.sort(dim=-1, descending=True).values.double()
     size = torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=torch.double)
     mean = ordered.cumsum(dim=-1) / size

@@ -37,9 +37,9 @@ class LearnedLayer(PositionLayer):
         super().__init__()
         self.table = nn.Parameter(torch.randn(context, width) * 0.02)
 
-    def inputs(self, x: Tensor) -> Tensor:
+    def inputs(self, x: Tensor, times: Tensor | None = None) -> Tensor:
         require_cover(x.shape[1], self.table.shape[0], "learned")
-        return x + self.table[: x.shape[1]]
+        return x + (self.table[: x.shape[1]] if times is None else self.table[times])
 
 
 def require_cover(tokens: int, context: int, kind: str) -> None:

@@ -28,12 +28,15 @@ class PositionLayer(nn.Module):
         """Whether `score_bias` is overridden; otherwise attention can use kernels that have no bias."""
         return type(self).score_bias is not PositionLayer.score_bias
 
-    def inputs(self, x: Tensor) -> Tensor:
-        """Return the inputs (B, T, D) from which queries, keys and values are projected."""
+    def inputs(self, x: Tensor, times: Tensor | None = None) -> Tensor:
+        """Return the inputs (B, T, D) from which queries, keys and values are projected.
+
+        `times` (T,) are the positions that were drawn for the batch, if the settings have `drawn_from`.
+        """
         return x
 
-    def queries_keys(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the queries and keys (B, H, T, E) that are compared."""
+    def queries_keys(self, q: Tensor, k: Tensor, times: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the queries and keys (B, H, T, E) that are compared; `times` as in `inputs`."""
         return q, k
 
     def score_bias(self, queries: Tensor, keys: Tensor) -> Tensor:
@@ -54,10 +57,7 @@ class Positions(Component, ABC):
 
     @property
     def drawn_from(self) -> int | None:
-        """If the positions of a training batch are drawn, the number of positions to draw from.
-
-        The layer is then given `times`, the positions (T,) of the batch, as an argument of `inputs` and `queries_keys`.
-        """
+        """If the positions of a training batch are drawn, the number of positions to draw from; otherwise None."""
         return None
 
     @abstractmethod

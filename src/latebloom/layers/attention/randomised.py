@@ -50,7 +50,7 @@ class RandomisedLearnedLayer(LearnedLayer):
     """Adds the rows of a learned table at the positions of the tokens."""
 
     def inputs(self, x: Tensor, times: Tensor | None = None) -> Tensor:
-        return x + self.table[positions_of(self, x.shape[1], self.table.shape[0], times, x.device)]
+        return super().inputs(x, positions_of(self, x.shape[1], self.table.shape[0], times, x.device))
 
 
 class RandomisedRotaryLayer(RotaryLayer):
@@ -61,7 +61,7 @@ class RandomisedRotaryLayer(RotaryLayer):
         self.context = context
 
     def queries_keys(self, q: Tensor, k: Tensor, times: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return self.rotate(q, k, positions_of(self, q.shape[-2], self.context, times, q.device))
+        return super().queries_keys(q, k, positions_of(self, q.shape[-2], self.context, times, q.device))
 
 
 def positions_of(layer: PositionLayer, tokens: int, context: int, times: Tensor | None, device: torch.device) -> Tensor:

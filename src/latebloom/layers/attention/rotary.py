@@ -38,11 +38,8 @@ class RotaryLayer(PositionLayer):
         self.register_buffer("frequencies", base ** (-torch.arange(half) / half), persistent=False)
         self.frequencies: Tensor
 
-    def queries_keys(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return self.rotate(q, k, torch.arange(q.shape[-2], device=q.device))
-
-    def rotate(self, q: Tensor, k: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys (B, H, T, E) rotated by their positions (T,)."""
+    def queries_keys(self, q: Tensor, k: Tensor, times: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        times = torch.arange(q.shape[-2], device=q.device) if times is None else times
         angles = times[:, None] * self.frequencies  # (T, E/2), in float32 whatever the model's precision
         cos, sin = angles.cos().to(q.dtype), angles.sin().to(q.dtype)
 
