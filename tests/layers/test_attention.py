@@ -162,6 +162,7 @@ def test_scores_of_ones_own_may_have_parameters_and_see_the_inputs_alone_and_in_
     together = torch.func.vmap(lambda p, x: torch.func.functional_call(parts[0], p, (x,)))(parameters, x)
     for i, part in enumerate(parts):
         model, normed = part.body, part.norm(x[i])
+        assert isinstance(model, SelfAttention)
         weights, values = model.weights(normed), model.projected(normed)[2]
         assert torch.equal(weights, weights.tril())
         expected = x[i] + model.output((weights @ values).transpose(1, 2).flatten(2))
@@ -185,7 +186,7 @@ class Damped(Positions):
 
 
 class DampedLayer(PositionLayer):
-    def queries_keys(self, q, k):
+    def queries_keys(self, q, k, times=None):
         assert q.isfinite().all().item()  # vmap refuses item()
         return q, k / torch.arange(1, k.shape[-2] + 1, dtype=k.dtype)[:, None]
 

@@ -26,6 +26,8 @@ class Residual(nn.Module):
     of its own, and is given what their common one returns.
     """
 
+    norm: Norm
+
     def __init__(
         self, role: str, width: int, body: nn.Module, stacking: Stacking = "vmap", *, has_norm: bool = True
     ) -> None:
@@ -33,7 +35,9 @@ class Residual(nn.Module):
         self.role = role
         self.width = width
         self.stacking = stacking
-        self.norm = Norm(width) if has_norm else None
+        self.has_norm = has_norm
+        if has_norm:
+            self.norm = Norm(width)
         self.body = body
         self.gate: float | Tensor = 1.0
         self.noise: Tensor | None = None
@@ -43,7 +47,7 @@ class Residual(nn.Module):
         """(B, T, D) -> (B, T, D)"""
         if isinstance(self.gate, float) and self.gate == 0.0:
             return x
-        if self.norm is not None:
+        if self.has_norm:
             x, normed = self.norm.fork(x)
         given = dict(self.drawn)
         if self.noise is not None and isinstance(self.body, RecurrentLayer):
