@@ -275,7 +275,7 @@ def _value(text: str) -> Any:
         return text
 
 
-NONE = {"delay": None, "delay.withhold": []}
+NONE = {"delay": None, "delay.withhold": [], "model.attention.window": None, "model.attention.random_window": None}
 """What `none` means on the command line; in other fields it is a name, as in positions=none."""
 
 

@@ -145,6 +145,20 @@ def test_tiles_without_gradients_and_stacks_compute_the_same(name, window, posit
         torch.testing.assert_close(models[0](x[0], **drawn), whole[0])
 
 
+@pytest.mark.parametrize("window", [None, 64])
+def test_a_long_sequence_without_gradients_never_has_a_large_tile(window):
+    q = torch.empty(1, 4, 15_000, 1)
+    with torch.inference_mode():
+        parts = list(tiles.tiles(q, Reach(window=window)))
+    rows = [(tile.queries.start, tile.queries.stop) for tile in parts]
+    assert [start for start, _ in rows] == [0, *(stop for _, stop in rows[:-1])]
+    assert rows[-1][1] == 15_000
+    for tile in parts:
+        keys = tile.keys.stop - tile.keys.start
+        assert 4 * (tile.queries.stop - tile.queries.start) * keys <= tiles.NUMBERS_AT_ONCE["cpu"]
+        assert keys == (tile.keys.stop if window is None else min(tile.keys.stop, len(tile.seen) + window - 1))
+
+
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
 def test_entmax_and_its_gradient_are_those_of_the_package_entmax(scale):
     z = (scale * numbers(40, 33)).requires_grad_()

@@ -115,4 +115,4 @@ class SelfAttention(nn.Module):
 def short_or_full(is_short: Tensor, settings: RandomWindow, window: int | None, tokens: int) -> Tensor:
     """Return the window () of a batch: the short one, or the full one, which is all tokens if it is None."""
     full = tokens if window is None else window
-    return torch.where(is_short, settings.tokens, full)
+    return full + is_short.long() * (settings.tokens - full)  # arithmetic, which a CUDA graph can capture
