@@ -137,7 +137,7 @@ MISTAKES = {
     "task=7": "task: 7 is not possible; write for example task.name=composite; choices: composite, modular_sum, recall",
     "training.=5": "'training.=5' is not a change; write field=value, such as training.steps=100",
     "model.attention.heads=3": "model.attention.heads: 3 does not divide width 128; choices: 1, 2, 4, 8",
-    "model.layout=rx": "model.layout: 'rx' is not a sequence of r (recurrence), a (attention), m (MLP)",
+    "model.layout=rx": "model.layout: 'rx', character 2: 'x' is none of r (recurrence), a (attention), m (MLP)",
     "model.layout=rm": "delay: a model of layout 'rm' has no attention to hold back; set delay=null",
     "model.recurrence=gruu": "model.recurrence.name: 'gruu' is not known; did you mean 'gru'? choices: ",
     "training.length=1": "training.length: 1 is not possible; it must be 2 or more",
@@ -215,7 +215,7 @@ MADE_IN_PYTHON = {
     "supervision: 'align' is not known; did you mean 'aligned'?": lambda: ModularSum(supervision="align"),  # type: ignore[arg-type]
     "schedule: 'linear' is not known; choices: cosine, constant": lambda: Phase(schedule="linear"),  # type: ignore[arg-type]
     "weigh: 'answer' is not known; did you mean 'answers'?": lambda: Training(weigh="answer"),  # type: ignore[arg-type]
-    "positions: 'rope' is not known; choices: learned, none, rotary": lambda: hybrid(positions="rope"),
+    "positions: 'rope' is not known; choices: alibi, learned, none, rotary": lambda: hybrid(positions="rope"),
     "width: '64' is not possible; it must be a whole number": lambda: hybrid(width="64"),
     "steps: 1.5 is not possible; it must be a whole number": lambda: Training(steps=1.5),  # type: ignore[arg-type]
     "keys: True is not possible; it must be a whole number": lambda: Composite(keys=True),

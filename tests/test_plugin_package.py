@@ -65,14 +65,14 @@ def studied(installed, tmp_path_factory) -> Path:
 
 def test_its_components_are_listed(installed, tmp_path):
     said = command(installed, tmp_path, "list")
-    for name in ("elman", "sigmoid", "parity", "recurrences"):
+    for name in ("elman", "biased_sigmoid", "parity", "recurrences"):
         assert re.search(rf" {name} .*?\(from latebloom_example\.", said), name
     assert "bias=-3.0" in said
 
 
 def test_its_components_pass_the_checks(installed, tmp_path):
     said = command(installed, tmp_path, "check", "latebloom_example")
-    for title in ("recurrence elman", "scores sigmoid", "task parity", "study recurrences"):
+    for title in ("recurrence elman", "scores biased_sigmoid", "task parity", "study recurrences"):
         assert title in said
     assert "fails: 0" in said
 
@@ -80,7 +80,7 @@ def test_its_components_pass_the_checks(installed, tmp_path):
 def test_a_study_that_was_killed_continues_and_its_runs_know_where_their_parts_come_from(studied):
     run = studied / "out" / "parity" / "elman" / "seed-0"
     config = json.loads((run / "config.json").read_text())
-    assert config["imports"] == [f"latebloom_example.{name}" for name in ("elman", "parity", "sigmoid")]
+    assert config["imports"] == [f"latebloom_example.{name}" for name in ("biased_sigmoid", "elman", "parity")]
     environments = [json.loads(file.read_text()) for file in studied.glob("out/parity/*/seed-*/environment.json")]
     assert any(environment["resumed"] for environment in environments)
 
@@ -116,7 +116,7 @@ def test_in_stacks_on_a_gpu(installed, tmp_path):
     command(installed, tmp_path, "check", "latebloom_example")
 
 
-PAGES = {"your-recurrence": "elman", "your-scores": "sigmoid", "your-task": "parity"}
+PAGES = {"your-recurrence": "elman", "your-scores": "biased_sigmoid", "your-task": "parity"}
 
 
 def shown(page: str) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from latebloom.engine.settings import Phase, Training
     from latebloom.errors import LatebloomError
     from latebloom.evaluation import Evaluating, Evaluation, evaluate
-    from latebloom.models import SequenceModel, hybrid, lstm, transformer
+    from latebloom.models import SequenceModel, hybrid, lstm, match_parameters, transformer
     from latebloom.probes.inspect import Inspection, inspect
     from latebloom.recipes import recipe
     from latebloom.report.charts import plot
@@ -49,6 +49,7 @@ __all__ = [
     "inspect",
     "load_config",
     "lstm",
+    "match_parameters",
     "plot",
     "recipe",
     "run",
@@ -65,7 +66,7 @@ _HOMES = {
     "delay": "DelayedAttention at_fraction at_step at_tokens when when_beyond when_plateau",
     "errors": "LatebloomError",
     "evaluation": "Evaluating Evaluation evaluate",
-    "models": "SequenceModel hybrid lstm transformer",
+    "models": "SequenceModel hybrid lstm match_parameters transformer",
     "probes.inspect": "Inspection inspect",
     "recipes": "recipe",
     "report.charts": "plot",

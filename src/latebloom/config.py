@@ -4,7 +4,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -17,6 +17,7 @@ from latebloom.errors import ConfigError, require, unknown
 from latebloom.evaluation.result import CLAIM
 from latebloom.evaluation.settings import Evaluating
 from latebloom.fields import check_fields
+from latebloom.models import match
 from latebloom.models.settings import Model
 from latebloom.older_formats import migrate_run, older_forms
 from latebloom.plugins import imported, origins
@@ -61,11 +62,14 @@ class RunConfig:
     def _mistakes(self) -> Iterator[str]:
         """Yield a sentence for each setting that a component does not support."""
         model, positions = self.model, self.model.attention.positions
+        trained = self.task.token_count(self.training.length)
         longest = max(self.task.token_count(length) for length in (*self.watched_lengths, *self.test_lengths))
-        if model.has_attention and positions.max_tokens is not None and positions.max_tokens < longest:
+        covered = positions.max_tokens if model.has_attention else None
+        if covered is not None and covered < max(trained, longest):
+            named = f"training has {trained}" if covered < trained else f"the tests have {longest}"
             yield (
-                f"model.attention.positions: {positions.name} covers {positions.max_tokens} tokens, and the tests have "
-                f"{longest}; raise the limit, test shorter sequences or choose other positions"
+                f"model.attention.positions: {positions.name} covers {covered} tokens, and {named}; raise the limit, "
+                f"{'train' if covered < trained else 'test'} shorter sequences or choose other positions"
             )
         quiet = "set training.state_noise=0"
         if self.training.state_noise and not model.is_recurrent:
@@ -232,7 +236,21 @@ def config_from(data: Any) -> RunConfig:
         delay = data.get("delay") if isinstance(data, dict) else None
         if isinstance(delay, dict) and isinstance(withhold := delay.get("withhold"), str):  # one name, or with commas
             data["delay"] = {**delay, "withhold": [name for name in withhold.split(",") if name]}
-        return read_settings(RunConfig, migrate_run(data))
+        model = data.get("model") if isinstance(data, dict) else None
+        reference = model.get(match.FIELD) if isinstance(model, dict) else None
+        if isinstance(model, dict):
+            data["model"] = {name: value for name, value in model.items() if name != match.FIELD}
+        config = read_settings(RunConfig, migrate_run(data))
+        return config if reference is None else _with_matched_width(config, reference)
+
+
+def _with_matched_width(config: RunConfig, reference: str) -> RunConfig:
+    """Return the configuration with the width that `model.match_parameters` asks for."""
+    try:
+        model = match.match_parameters(config.model, reference, config.task.vocabulary_size)
+    except ConfigError as error:
+        raise ConfigError(f"model.{error}") from None
+    return replace(config, model=model)
 
 
 def _absolute(name: Any) -> Any:
@@ -257,7 +275,7 @@ def _value(text: str) -> Any:
         return text
 
 
-NONE = {"delay": None, "delay.withhold": []}
+NONE = {"delay": None, "delay.withhold": [], "model.attention.window": None, "model.attention.random_window": None}
 """What `none` means on the command line; in other fields it is a name, as in positions=none."""
 
 

@@ -18,8 +18,8 @@ from latebloom.engine.settings import Phase
 from latebloom.engine.stacks import check_not_in_stack
 from latebloom.errors import require
 from latebloom.estimate import START_FIRST_WORKER, Estimator, format_duration, step_reached, switch_step
+from latebloom.models.layout import describe_layout
 from latebloom.models.sequence_model import SequenceModel
-from latebloom.models.settings import PARTS
 from latebloom.report.tables import print_table, text_table
 from latebloom.report.terminal import say
 from latebloom.studies.claim import check_claim, places
@@ -38,7 +38,7 @@ def describe_run(config: RunConfig) -> Iterator[str]:
         role: sum(parameter.numel() for parameter in parameters.values())
         for role, parameters in parameters_by_role(model).items()
     }
-    parts = ", ".join(PARTS[letter] for letter in config.model.layout)
+    parts = describe_layout(config.model.layout)
     yield f"Model: {config.model.blocks} blocks of {parts}, width {config.model.width}; " + (
         f"{sum(counts.values()):,} parameters ({', '.join(f'{role} {count:,}' for role, count in counts.items())})"
     )

@@ -135,9 +135,12 @@ BROKEN = {
     "layers.can_be_stacked in its gradients": lambda: variant(LSTM, build=lambda self, width: Scaled(width)),
     "takes_state_noise": lambda: lstm(forward=forward(lambda s, x, h, n, f: f(x, h, None))),
     # Scores
-    "has_causal_weights": lambda: softmax(weights=lambda s, q, k, x: (q @ k.mT).softmax(-1)),
-    "has_declared_sums": lambda: softmax(weights=lambda s, q, k, x: (q @ k.mT).sigmoid().tril()),
-    "attends_by_its_weights": lambda: softmax(attend=lambda s, q, k, v, x: v),
+    "has_causal_weights": lambda: softmax(weights=lambda s, scores, tile, x: scores.exp() + 1),
+    "has_declared_sums": lambda: softmax(weights=lambda s, scores, tile, x: scores.sigmoid()),
+    "weighs_in_tiles": lambda: softmax(
+        weights=lambda s, scores, tile, x: scores.softmax(-1) * torch.arange(scores.shape[-2])[:, None]
+    ),
+    "attends_by_its_weights": lambda: softmax(attend=lambda s, q, k, v, x, reach=None: v),
     "is_causal in attention": lambda: softmax(
         attend_joint=lambda s, joint, extra, heads, x: x + x.mean(1, keepdim=True)
     ),

@@ -21,7 +21,7 @@ from latebloom.layers.attention import (
     Softmax,
 )
 from latebloom.layers.stacking import Stacking
-from latebloom.models.block import build_block
+from latebloom.models.block import build_block, build_part
 from latebloom.models.settings import Attention, Model
 
 POSITIONS = ("none", "rotary", "learned")
@@ -95,7 +95,7 @@ def test_look_back_makes_the_key_of_a_token_from_it_and_the_one_before():
 
 
 def test_with_log_n_scaling_a_key_that_stands_out_keeps_its_share_among_many():
-    """One key scores 1 above all others: plain softmax lets it drown, log_ned it gains with their number."""
+    """One key scores 1 above all others: plain softmax lets it drown, with log-n scaling it gains with their number."""
     shares = {}
     for log_n in (False, True):
         attention = build(log_n=log_n)
@@ -123,24 +123,24 @@ def test_zero_output_adds_nothing_at_first():
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sigmoid(Scores):
+class OwnSigmoid(Scores):
     """Scores with a parameter of their own that see the inputs: a sigmoid whose bias depends on the token."""
 
     row_sum: ClassVar = None
     name: Literal["test_sigmoid"] = "test_sigmoid"
 
     def build(self, width, heads):
-        return SigmoidLayer(width, heads)
+        return OwnSigmoidLayer(width, heads)
 
 
-class SigmoidLayer(ScoreLayer):
+class OwnSigmoidLayer(ScoreLayer):
     def __init__(self, width, heads):
         super().__init__()
         self.bias = nn.Linear(width, heads)
 
-    def weights(self, q, k, x):
-        scores = q @ k.transpose(-1, -2) + self.bias(x).transpose(1, 2)[..., None]
-        return scores.sigmoid().tril()
+    def weights(self, scores, tile, x):
+        bias = self.bias(x[:, tile.queries]).transpose(1, 2)[..., None]
+        return (scores + bias).sigmoid()
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
@@ -148,27 +148,30 @@ class SigmoidLayer(ScoreLayer):
 def test_scores_of_ones_own_may_have_parameters_and_see_the_inputs_alone_and_in_stacks(
     positions, stacking, monkeypatch
 ):
-    monkeypatch.setattr(Sigmoid, "stacking", stacking)
+    monkeypatch.setattr(OwnSigmoid, "stacking", stacking)
     chosen = {"none": NoPositions(), "rotary": Rotary(), "learned": Learned(context=32)}[positions]
-    models = [SelfAttention(16, 4, positions=chosen, scores=Sigmoid(), look_back=True).double() for _ in range(3)]
+    attention = Attention(positions=chosen, scores=OwnSigmoid(), look_back=True)
+    parts = [build_part("a", Model(layout="am", width=16, attention=attention)).double() for _ in range(3)]
     x = torch.randn(3, 2, 6, 16, dtype=torch.double)
-    names = dict(models[0].named_parameters())
-    assert {"scores.bias.weight", "scores.bias.bias"} <= names.keys()
+    names = dict(parts[0].named_parameters())
+    assert {"body.scores.bias.weight", "body.scores.bias.bias"} <= names.keys()
     parameters = {
-        name: torch.stack([dict(m.named_parameters())[name].detach() for m in models]).requires_grad_()
+        name: torch.stack([dict(part.named_parameters())[name].detach() for part in parts]).requires_grad_()
         for name in names
     }
-    together = torch.func.vmap(lambda p, x: torch.func.functional_call(models[0], p, (x,)))(parameters, x)
-    for i, model in enumerate(models):
-        weights, values = model.weights(x[i]), model.projected(x[i])[2]
+    together = torch.func.vmap(lambda p, x: torch.func.functional_call(parts[0], p, (x,)))(parameters, x)
+    for i, part in enumerate(parts):
+        model, normed = part.body, part.norm(x[i])
+        assert isinstance(model, SelfAttention)
+        weights, values = model.weights(normed), model.projected(normed)[2]
         assert torch.equal(weights, weights.tril())
-        expected = model.output((weights @ values).transpose(1, 2).flatten(2))
-        torch.testing.assert_close(model(x[i]), expected)
+        expected = x[i] + model.output((weights @ values).transpose(1, 2).flatten(2))
+        torch.testing.assert_close(part(x[i]), expected)
         torch.testing.assert_close(together[i], expected)
-    (grad,) = torch.autograd.grad(together.square().sum(), [parameters["scores.bias.weight"]])
-    for i, model in enumerate(models):
-        model(x[i]).square().sum().backward()
-        torch.testing.assert_close(grad[i], dict(model.named_parameters())["scores.bias.weight"].grad)
+    (grad,) = torch.autograd.grad(together.square().sum(), [parameters["body.scores.bias.weight"]])
+    for i, part in enumerate(parts):
+        part(x[i]).square().sum().backward()
+        torch.testing.assert_close(grad[i], dict(part.named_parameters())["body.scores.bias.weight"].grad)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +186,7 @@ class Damped(Positions):
 
 
 class DampedLayer(PositionLayer):
-    def queries_keys(self, q, k):
+    def queries_keys(self, q, k, times=None):
         assert q.isfinite().all().item()  # vmap refuses item()
         return q, k / torch.arange(1, k.shape[-2] + 1, dtype=k.dtype)[:, None]
 

@@ -39,7 +39,7 @@ def step_operations(config: RunConfig, length: int) -> float:
     weights = {"r": 8 * width**2, "a": 4 * width**2 + tokens * width, "m": 8 * width**2}
     if model.attention.look_back:
         weights["a"] += width**2
-    each_token = model.blocks * sum(weights[letter] for letter in model.layout)
+    each_token = sum(weights[letter] for block in model.layout_blocks for part in block for letter in part)
     supervised = task.batch(0, "train", 0, length=length, size=1).targets.shape[1]
     per_sequence = tokens * each_token + supervised * width * task.vocabulary_size
     return 3 * 2 * config.training.full.batch_size * per_sequence

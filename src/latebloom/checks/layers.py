@@ -38,12 +38,15 @@ def width_of(component: Layer) -> int:
 
 
 def build(component: Layer) -> nn.Module:
-    """Return the recurrent layer, or attention with these scores or positions, in float64."""
+    """Return the recurrent layer, or attention with these scores or positions, in float64.
+
+    Attention is in evaluation mode, because some positions are drawn at random in training mode.
+    """
     if isinstance(component, Recurrence):
         return component.build(width_of(component)).double()
     positions = component if isinstance(component, Positions) else NoPositions()
     scores = component if isinstance(component, Scores) else Softmax()
-    return SelfAttention(ATTENTION_WIDTH, H, positions=positions, scores=scores).double()
+    return SelfAttention(ATTENTION_WIDTH, H, positions=positions, scores=scores).double().eval()
 
 
 def build_seeded(component: Layer) -> Any:
@@ -121,7 +124,7 @@ def can_be_stacked(component: Layer) -> None:
     stacking: Stacking = component.stacking
     if stacking == "none":
         skip("it declares that it cannot be stacked")
-    is_loop = stacking == "loop" and not isinstance(component, Scores)  # attention itself loops over its scores
+    is_loop = stacking == "loop"
     models = [build(component) for _ in range(S)]
     each = [dict(model.named_parameters()) for model in models]
     stacked = {name: torch.stack([one[name].detach() for one in each]).requires_grad_() for name in each[0]}

@@ -155,14 +155,14 @@ class GatedResidual:
         del self.module.forward
         self.module.gate = 1.0  # type: ignore[assignment] (nn.Module declares no type for it)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *beside: Tensor) -> Tensor:
         value = self.gate.value
         if self.gate.is_closed:
             if not _is_distributed():
                 return x
             value = torch.zeros((), device=x.device)
         self.module.gate = value  # type: ignore[assignment] (as above)
-        return type(self.module).forward(self.module, x)
+        return type(self.module).forward(self.module, x, *beside)
 
 
 def gated_in(model: nn.Module) -> Iterator[GatedForward | GatedResidual]:

@@ -28,6 +28,14 @@ def extension_obstacle(found: RunConfig, wanted: RunConfig, done: int, switch_st
             f"training.steps: with {steps} steps instead of {found.training.steps} the switch is at another step, so "
             f"the {done} steps that are done cannot be continued"
         )
+    window = found.model.attention.random_window if found.model.has_attention else None
+    if window is not None:
+        ends = [window.last_step(n) for n in (found.training.steps, steps)]
+        if ends[0] != ends[1] and min(ends) < done:
+            return (
+                f"training.steps: with {steps} steps instead of {found.training.steps} the short windows end at step "
+                f"{ends[1]} instead of {ends[0]}, so the {done} steps that are done cannot be continued"
+            )
     for step in range(done):
         switched = switch_step if switch_step is not None and step >= switch_step else None
         rates = [rate_of_step(config.training, config.delay, switched, step) for config in (found, wanted)]

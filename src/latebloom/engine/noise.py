@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from latebloom.models.block import Residual
-from latebloom.tasks.random import fold, words
+from latebloom.tasks.random import fold, shares
 
 _NOISE = 0x57A7
 """Separates these random numbers from those of the data."""
@@ -36,8 +36,7 @@ def state_noise(
     key = fold(seed, _NOISE, index)
     try:
         for number, part in enumerate(parts):
-            width = part.norm.weight.shape[-1]
-            drawn = uniform_noise(key, rows, number, tokens * width).unflatten(1, (tokens, width))
+            drawn = uniform_noise(key, rows, number, tokens * part.width).unflatten(1, (tokens, part.width))
             part.noise = deviation * drawn
         yield
     finally:
@@ -47,5 +46,4 @@ def state_noise(
 
 def uniform_noise(key: int | Tensor, rows: Tensor, stream: int, count: int) -> Tensor:
     """Return uniform random numbers (B, N) with mean 0 and standard deviation 1."""
-    share = (words(key, rows, stream, count) >> 40 & 0xFFFFFF).float() / (1 << 24)
-    return sqrt(3) * (2 * share - 1)
+    return sqrt(3) * (2 * shares(key, rows, stream, count) - 1)

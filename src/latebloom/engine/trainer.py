@@ -19,6 +19,7 @@ from latebloom.delay.triggers import Moment
 from latebloom.engine.backend import Alone
 from latebloom.engine.capture import Captured
 from latebloom.engine.checkpoint import Tensors
+from latebloom.engine.draws import attention_draws
 from latebloom.engine.loss import answer_losses, total_loss
 from latebloom.engine.noise import state_noise
 from latebloom.engine.run_state import RunState
@@ -27,7 +28,7 @@ from latebloom.engine.stacked import Stacked
 from latebloom.engine.stacks import stack_key
 from latebloom.errors import ConfigError
 from latebloom.evaluation.accuracy import Count, count_correct, evaluating
-from latebloom.models.block import Residual
+from latebloom.models.block import residual_parts
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.tasks.stream import Stream
 
@@ -71,9 +72,8 @@ class Trainer:
         models = [_first_model(config) for config in configs]
         is_stack = len(models) > 1 if stacked is None else stacked
         self.backend = Stacked(models, training, device) if is_stack else Alone(models[0], training, device)
-        parts = [part for part in self.backend.template.modules() if isinstance(part, Residual)]
-        self._attention = [part for part in parts if part.role == "attention"]
-        self._recurrences = [part for part in parts if part.role == "recurrence"]
+        self._attention = residual_parts(self.backend.template, "attention")
+        self._recurrences = residual_parts(self.backend.template, "recurrence")
         self.stream = Stream(task, 0, training.length)
         self.captured = Captured(device, capture)
         self.seeds = torch.tensor([config.seed for config in configs], device=device)
@@ -147,6 +147,7 @@ class Trainer:
     def _device_step(self, form: StepForm) -> None:
         """Do one step of all runs; reads and writes tensors that stay in place, and never waits for the device."""
         task, backend = self.shared.task, self.backend
+        attention, steps = self.shared.model.attention, self.shared.training.steps
         rates, counts, gates, noises, per_tokens, included = self._controls.split(self._control_sizes, dim=1)
 
         def one_run(
@@ -158,7 +159,11 @@ class Trainer:
             ).without(form.withheld or ())
             self._set_gate(gate if form.gate is None else form.gate)
             deviation = noise if self._state_noise is None else self._state_noise
-            with state_noise(self._recurrences, deviation, seed, self._index, batch.shape):
+            drawing = [] if form.gate == 0.0 else self._attention
+            with (
+                state_noise(self._recurrences, deviation, seed, self._index, batch.shape),
+                attention_draws(drawing, attention, seed, self._index, batch.shape[1], steps),
+            ):
                 losses = answer_losses(model, batch)
             mean = per_token if self._per_token is None else self._per_token
             in_loss = dict(zip(task.answers, included, strict=True)) if form.withheld is None else None

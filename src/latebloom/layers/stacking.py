@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_batchedtensor  # torch has no public name for this question
+from torch._C._functorch import get_unwrapped, is_batchedtensor  # torch has no public names for these questions
 from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -88,6 +88,13 @@ def call_per_model(module: nn.Module, *inputs: Any, **named: Any) -> Any:
 def is_stacked(argument: Any) -> bool:
     """Return whether a tensor hides an axis of stacked models."""
     return isinstance(argument, Tensor) and is_batchedtensor(argument)
+
+
+def stacked_size(tensor: Tensor) -> int:
+    """Return the number of elements of a tensor, over all stacked models."""
+    while is_batchedtensor(tensor):
+        tensor = get_unwrapped(tensor)
+    return tensor.numel()
 
 
 def _in_front(argument: Any, dim: int | None, size: int) -> Any:

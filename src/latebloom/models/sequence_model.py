@@ -37,7 +37,7 @@ class SequenceModel(nn.Module):
         self.settings = settings
         self.vocabulary_size = vocabulary_size
         self.embedding = Embedding(vocabulary_size, settings.width)
-        self.blocks = nn.Sequential(*(build_block(settings) for _ in range(settings.blocks)))
+        self.blocks = nn.Sequential(*(build_block(settings, block) for block in settings.layout_blocks))
         self.norm = Norm(settings.width)
         self.logits = nn.Linear(settings.width, vocabulary_size, bias=False)
 

@@ -3,20 +3,19 @@
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any
+from typing import Annotated, Any
 
 from latebloom import layers
-from latebloom.errors import ConfigError, unknown
-from latebloom.fields import Count, check_fields
-from latebloom.layers.attention import NoPositions, Positions, Scores, Softmax
+from latebloom.errors import ConfigError, require, unknown
+from latebloom.fields import Bound, Count, check_fields
+from latebloom.layers.attention import NoPositions, Positions, RandomWindow, Scores, Softmax
 from latebloom.layers.lstm import LSTM
 from latebloom.layers.recurrence import Recurrence
+from latebloom.models.layout import Block, parse_layout
 
 for _layer in iter_modules(layers.__path__):  # a folder of `layers` registers its components when it is imported
     if _layer.ispkg:
         import_module(f"{layers.__name__}.{_layer.name}")
-
-PARTS = {"r": "recurrence", "a": "attention", "m": "MLP"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,21 +32,29 @@ class Attention:
     """Project keys from a token and the one before it, as short convolutions do; the paper's form has it off."""
     zero_output: bool = False
     """Start the output projection at zero, so that enabling attention changes nothing at first."""
+    window: Annotated[int | None, Bound(lambda n: n is None or n >= 1, "1 or more, or null")] = None
+    """Sliding-window attention: each token attends to this many tokens up to itself; null for all."""
+    random_window: RandomWindow | None = None
+    """A shorter window that some training batches have; null for none."""
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.window is not None and self.random_window is not None:
+            short = self.random_window.tokens
+            require(short < self.window, "random_window.tokens", short, f"below the window of {self.window}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A stack of equal blocks between an embedding and the logits."""
+    """A stack of blocks between an embedding and the logits."""
 
     layout: str = "ram"
-    """The parts of a block in order: r recurrence, a attention, m MLP. ram: hybrid, rm: LSTM, am: Transformer."""
+    """The parts of a block in order: r recurrence, a attention, m MLP. ram: hybrid, rm: LSTM, am: Transformer. Parts in
+    parentheses stand side by side, as in (ra)m; different blocks are separated by spaces, as in rm rm rm am."""
     width: Count = 128
     """The width of the residual stream."""
     blocks: Count = 4
-    """Number of blocks."""
+    """Number of blocks; a layout of several blocks is repeated until there are as many."""
     recurrence: Recurrence = field(default_factory=LSTM)
     """The recurrence at r."""
     attention: Attention = field(default_factory=Attention)
@@ -55,11 +62,12 @@ class Model:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not self.layout or any(letter not in PARTS for letter in self.layout):
-            parts = ", ".join(f"{letter} ({part})" for letter, part in PARTS.items())
+        object.__setattr__(self, "layout", " ".join(self.layout.split()))
+        pattern = len(parse_layout(self.layout))
+        if self.blocks % pattern:
             raise ConfigError(
-                f"layout: {self.layout!r} is not a sequence of {parts}, such as ram (hybrid), rm (LSTM), "
-                "am (Transformer)"
+                f"blocks: {self.blocks} is not a multiple of the {pattern} blocks of layout {self.layout!r}; "
+                f"write for example blocks={pattern * -(-self.blocks // pattern)}"
             )
         if self.is_recurrent:
             _check("recurrence", self.recurrence, self.width)
@@ -72,6 +80,12 @@ class Model:
         if self.has_attention:
             _check("attention.positions", self.attention.positions, self.width, heads)
             _check("attention.scores", self.attention.scores, self.width, heads)
+
+    @property
+    def layout_blocks(self) -> list[Block]:
+        """The parts of every block of the model."""
+        pattern = parse_layout(self.layout)
+        return [*pattern] * (self.blocks // len(pattern))
 
     @property
     def is_recurrent(self) -> bool:

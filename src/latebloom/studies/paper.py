@@ -57,10 +57,10 @@ def _grid(size: Size, run: RunConfig) -> tuple[RunConfig, ...]:
     without state noise; a Transformer has no state, so it is tried with and without positions instead."""
     # With one answer, both averages are the same.
     weighings = ("answers", "positions") if len(run.task.answers) > 1 else (run.training.weigh,)
-    forms = [run] if "a" not in run.model.layout else [run, with_attention(run, scores="log_n")]
-    is_recurrent = "r" in run.model.layout
+    forms = [run] if not run.model.has_attention else [run, with_attention(run, scores="log_n")]
     forms += [
-        with_state_noise(form, size) if is_recurrent else with_attention(form, positions="none") for form in forms
+        with_state_noise(form, size) if run.model.is_recurrent else with_attention(form, positions="none")
+        for form in forms
     ]
     return tuple(
         at_rate(with_training(form, weigh=weigh), rate) for form, rate, weigh in product(forms, size.rates, weighings)

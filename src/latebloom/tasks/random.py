@@ -73,6 +73,11 @@ def integers(key: int | Tensor, rows: Tensor, stream: int, count: int, bound: in
     return (top * bound) >> 31
 
 
+def shares(key: int | Tensor, rows: Tensor, stream: int, count: int) -> Tensor:
+    """Return numbers (B, N) from 0 to below 1, uniform in steps of 2^-24."""
+    return (words(key, rows, stream, count) >> 40 & 0xFFFFFF).float() / (1 << 24)
+
+
 def distinct(key: int | Tensor, rows: Tensor, stream: int, count: int, bound: int) -> Tensor:
     """Return distinct integers (B, N) in [0, bound): the first N of a random permutation."""
     if isinstance(key, Tensor) and key.is_cuda and count <= FEW:

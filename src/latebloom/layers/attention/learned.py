@@ -37,11 +37,15 @@ class LearnedLayer(PositionLayer):
         super().__init__()
         self.table = nn.Parameter(torch.randn(context, width) * 0.02)
 
-    def inputs(self, x: Tensor) -> Tensor:
-        tokens, context = x.shape[1], self.table.shape[0]
-        if tokens > context:
-            raise ConfigError(
-                f"model.attention.positions.context: {context} learned positions do not cover {tokens} tokens; "
-                f"set it to {tokens} or more, or choose positions none or rotary"
-            )
-        return x + self.table[:tokens]
+    def inputs(self, x: Tensor, times: Tensor | None = None) -> Tensor:
+        require_cover(x.shape[1], self.table.shape[0], "learned")
+        return x + (self.table[: x.shape[1]] if times is None else self.table[times])
+
+
+def require_cover(tokens: int, context: int, kind: str) -> None:
+    """Raise unless `context` positions are enough for the tokens."""
+    if tokens > context:
+        raise ConfigError(
+            f"model.attention.positions.context: {context} {kind} positions do not cover {tokens} tokens; "
+            f"set it to {tokens} or more, or choose positions none, rotary or alibi"
+        )

@@ -26,11 +26,7 @@ class Rotary(Positions):
         return RotaryLayer(width // heads, self.base)
 
     def check(self, width: int, heads: int) -> None:
-        if (width // heads) % 2:
-            raise ConfigError(
-                f"rotary rotates pairs of features, so width / heads must be even; it is {width} / {heads} = "
-                f"{width // heads}"
-            )
+        require_pairs(width, heads)
 
 
 class RotaryLayer(PositionLayer):
@@ -42,8 +38,8 @@ class RotaryLayer(PositionLayer):
         self.register_buffer("frequencies", base ** (-torch.arange(half) / half), persistent=False)
         self.frequencies: Tensor
 
-    def queries_keys(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        times = torch.arange(q.shape[-2], device=q.device)
+    def queries_keys(self, q: Tensor, k: Tensor, times: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        times = torch.arange(q.shape[-2], device=q.device) if times is None else times
         angles = times[:, None] * self.frequencies  # (T, E/2), in float32 whatever the model's precision
         cos, sin = angles.cos().to(q.dtype), angles.sin().to(q.dtype)
 
@@ -52,3 +48,12 @@ class RotaryLayer(PositionLayer):
             return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
         return rotate(q), rotate(k)
+
+
+def require_pairs(width: int, heads: int) -> None:
+    """Raise unless the features of a head are pairs."""
+    if (width // heads) % 2:
+        raise ConfigError(
+            f"rotary rotates pairs of features, so width / heads must be even; it is {width} / {heads} = "
+            f"{width // heads}"
+        )

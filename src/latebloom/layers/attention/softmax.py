@@ -6,11 +6,11 @@ Shapes: B sequences, T tokens, D width, H heads, E features per head.
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from latebloom.layers.attention.operation import causal_attention, joint_attention
 from latebloom.layers.attention.scores import ScoreLayer, Scores
+from latebloom.layers.attention.tiles import PLAIN, Reach, Tile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +26,11 @@ class Softmax(Scores):
 class SoftmaxLayer(ScoreLayer):
     """softmax(q k / sqrt(E)) over the tokens up to each token."""
 
-    def weights(self, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
-        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
-        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-        return scores.masked_fill(future, -torch.inf).softmax(dim=-1)
+    def weights(self, scores: Tensor, tile: Tile, x: Tensor) -> Tensor:
+        return scores.softmax(dim=-1)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
-        return causal_attention(q, k, v)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, reach: Reach = PLAIN) -> Tensor:
+        return causal_attention(q, k, v) if reach.is_plain else super().attend(q, k, v, x, reach)
 
     def attend_joint(self, joint: Tensor, extra: Tensor | None, heads: int, x: Tensor) -> Tensor:
         return joint_attention(joint, extra, heads)

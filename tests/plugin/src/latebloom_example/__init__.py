@@ -1,5 +1,5 @@
 """A recurrence, scores, a task and a study for Latebloom; the entry point imports this module."""
 
-from latebloom_example import elman, parity, sigmoid, study
+from latebloom_example import biased_sigmoid, elman, parity, study
 
-__all__ = ["elman", "parity", "sigmoid", "study"]
+__all__ = ["biased_sigmoid", "elman", "parity", "study"]

@@ -20,6 +20,6 @@ def recurrences(scale: Scale) -> Plan:
         training=Training(length=6, steps=STEPS[scale], delayed=phase, full=phase, log_every=10, checkpoint_every=10),
         evaluation=Evaluating(multiples=(1, 2, 3), sequences=64),
     )
-    elman = replace(base, model=hybrid(width=16, blocks=1, heads=2, recurrence="elman", scores="sigmoid"))
+    elman = replace(base, model=hybrid(width=16, blocks=1, heads=2, recurrence="elman", scores="biased_sigmoid"))
     arms = [Arm("lstm", base), Arm("elman", elman, against="lstm")]
     return Plan(arms, seeds=range(2))

@@ -1,0 +1,95 @@
+"""The matrix of attention scores, whole or in tiles of rows.
+
+Training computes the whole matrix, because sequences are short. Without gradients a long sequence is computed tile by
+tile, so that memory does not grow with the square of its length.
+
+Shapes: B sequences, H heads, T tokens, E features per head, R queries and K keys of a tile.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from latebloom.layers.stacking import stacked_size
+
+NUMBERS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 26}
+"""A tile has about this many scores, over all sequences, heads and stacked models."""
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Which tokens a token attends to: those up to itself, or only the last of them; and a bias for their places."""
+
+    window: int | Tensor | None = None
+    """Each token attends to this many tokens up to itself; None for all."""
+    bias: Callable[[Tensor, Tensor], Tensor] | None = None
+    """Returns what is added to the scores (H, R, K) of queries and keys at these places (R,) and (K,)."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether attention is causal and nothing else."""
+        return self.window is None and self.bias is None
+
+    def seen(self, first: int, last: int, like: Tensor) -> Tensor:
+        """Return how many tokens each of the tokens from `first` to before `last` attends to, (R, 1)."""
+        count = torch.arange(first + 1, last + 1, device=like.device, dtype=like.dtype)[:, None]
+        if self.window is None or isinstance(self.window, int):
+            return count.clamp(max=self.window) if self.window else count
+        return torch.minimum(count, self.window.to(like.dtype))
+
+
+PLAIN = Reach()
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A part of the score matrix: some queries and all keys that they attend to."""
+
+    queries: slice
+    keys: slice
+    seen: Tensor
+    """How many tokens each query attends to, (R, 1)."""
+
+    def places(self) -> tuple[Tensor, Tensor]:
+        """Return the places of the queries (R,) and of the keys (K,) in the sequence."""
+        device = self.seen.device
+        return (
+            torch.arange(self.queries.start, self.queries.stop, device=device),
+            torch.arange(self.keys.start, self.keys.stop, device=device),
+        )
+
+
+def whole(tokens: int, reach: Reach, like: Tensor) -> Tile:
+    """Return the tile that is the whole matrix."""
+    return Tile(slice(0, tokens), slice(0, tokens), reach.seen(0, tokens, like))
+
+
+def tiles(q: Tensor, reach: Reach) -> Iterator[Tile]:
+    """Yield the tiles that cover the matrix: one if gradients are needed, and small ones otherwise."""
+    tokens, features = q.shape[-2:]
+    rows = tokens
+    if not torch.is_grad_enabled():
+        budget = NUMBERS_AT_ONCE.get(q.device.type, NUMBERS_AT_ONCE["cpu"])
+        rows = max(1, budget * features // max(1, stacked_size(q)))
+    if rows >= tokens:
+        yield whole(tokens, reach, q)
+        return
+    for first in range(0, tokens, rows):
+        last = min(tokens, first + rows)
+        start = max(0, first + 1 - reach.window) if isinstance(reach.window, int) else 0
+        yield Tile(slice(first, last), slice(start, last), reach.seen(first, last, q))
+
+
+def scores_of(q: Tensor, k: Tensor, tile: Tile, reach: Reach) -> Tensor:
+    """Return q k / sqrt(E) plus the bias, (B, H, R, K); -inf for tokens that a query does not attend to."""
+    scores = q[..., tile.queries, :] @ k[..., tile.keys, :].transpose(-1, -2) / q.shape[-1] ** 0.5
+    queries, keys = tile.places()
+    if reach.bias is not None:
+        scores = scores + reach.bias(queries, keys)
+    distance = queries[:, None] - keys
+    hidden = distance < 0
+    if reach.window is not None:
+        hidden = hidden | (distance >= reach.window)
+    return scores.masked_fill(hidden, -torch.inf)
