@@ -181,7 +181,11 @@ def _evaluation(rows: list[dict[str, Any]]) -> Evaluation:
         queries = {name: row[f"queries_{name}"] for name in chance if row.get(f"queries_{name}") is not None}
         totals = {name: total * queries.get(name, 1) for name in chance}
         right = {name: round(row[f"accuracy_{name}"] * totals[name]) for name in chance}
-        if not 0 <= row["correct"] <= total or not all(0 <= right[name] <= totals[name] for name in chance) or total < 1:
+        if (
+            not 0 <= row["correct"] <= total
+            or not all(0 <= right[name] <= totals[name] for name in chance)
+            or total < 1
+        ):
             raise ValueError("a count is larger than its total")
         counts.append(Count(row["length"], total, row["correct"], right, queries))
     return Evaluation(first["training_length"], tuple(counts), chance, first["chance"])

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from math import isqrt
 from typing import ClassVar, Literal
 
 import torch
@@ -122,9 +123,11 @@ class Task(Component, ABC):
                 f"{field}: {length} is too short; a {self.name} sequence has at least {self.shortest} items"
             )
         if self.longest is not None and length > self.longest:
+            needed, tokens = self.keys_needed(length), getattr(self, "key_tokens", 1)
             raise ConfigError(
-                f"{field}: {length} needs task.keys of {self.keys_needed(length)} or more; "
-                f"this task has {getattr(self, 'keys', 0)}, enough for a length of {self.longest}"
+                f"{field}: {length} needs task.keys of {needed if tokens == 1 else isqrt(needed - 1) + 1} or more; "
+                f"this task has {getattr(self, 'keys', 0)}{' at each place of a key' * (tokens > 1)}, enough for a "
+                f"length of {self.longest}"
             )
 
     def batch(
