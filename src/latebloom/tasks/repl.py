@@ -72,7 +72,7 @@ class Repl(KeyedTask):
 
     @property
     def names(self) -> str:
-        return "abcde"[: self.variables]
+        return "abcef"[: self.variables]  # d is the dictionary
 
     @property
     def markers(self) -> tuple[str, ...]:
