@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import interpreters
 import pytest
@@ -231,3 +232,27 @@ def test_a_task_trains_alone_and_in_a_stack(task, tiny, tmp_path):
             scored = task.batch(0, "test", 0, length=count.length, size=1).scored()
             widths = {answer: columns.stop - columns.start for answer, columns in scored.columns.items()}
             assert count.queries == {answer: width for answer, width in widths.items() if width > 1}
+
+
+def test_a_task_that_is_drawn_model_by_model_keeps_what_is_scored(monkeypatch):
+    monkeypatch.setattr(MQAR, "stacking", "loop")
+    kept = []
+
+    def targets(seed):
+        batch = MQAR().batch(seed, "train", 0, length=9, size=2)
+        kept.append(batch)
+        return batch.scored().targets
+
+    together = torch.func.vmap(targets)(torch.arange(2))
+    assert kept[0].every == ("recall",)
+    assert together.shape == (2, 2, 4)
+
+
+def test_the_documentation_has_every_task_with_its_state_answer():
+    page = (Path(__file__).parents[2] / "docs" / "components.md").read_text()
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    own = {name: task for name, task in Task.members.items() if task.__module__.startswith("latebloom.")}
+    assert set(own) <= set(rows)
+    for name, task in own.items():
+        state = rows[name].split("|")[4].strip()
+        assert state == (f"`{task.state_answer}`" if task.state_answer else "")

@@ -30,7 +30,7 @@ class CoupledKey(KeyedTask):
     """As composite, but a key has m slots with a value each, and the sum of the digits modulo m selects the slot.
 
     A key is written with all of its slots, except that the last key may have fewer; the order of the writes is random.
-    So the key alone leaves up to m values to choose from.
+    So the key alone leaves up to m values to choose from. Below 2m items the written slots narrow the sum down.
 
     length 7, modulus 3, digits-first
 
