@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -170,7 +171,7 @@ class Forgetful(nn.Module):
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         logits = torch.zeros(*positions.shape, QUERIES.vocabulary_size)
         for row, sequence in enumerate(tokens.tolist()):
-            said = QUERIES.oracle(sequence)
+            said: Any = QUERIES.oracle(sequence)
             for column, answer in enumerate(said["parity"] + said["recall"]):
                 key = QUERIES.spell(sequence[int(positions[row, column])])
                 logits[row, column, 0 if key.startswith("k") and int(key[1:]) % 2 else answer] = 1.0

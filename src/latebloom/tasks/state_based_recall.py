@@ -50,8 +50,9 @@ class StateBasedRecall(KeyedTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        enough = self.grows != "swaps" or self.held >= len(POINTERS)
-        require(enough, "held", self.held, f"{len(POINTERS)} or more, a cell for each pointer")
+        pointers, keys = len(POINTERS), self.keys**self.key_tokens
+        enough = self.grows != "swaps" or pointers <= self.held <= keys
+        require(enough, "held", self.held, f"from {pointers}, a cell for each pointer, to {keys}, one for each key")
 
     @property
     def markers(self) -> tuple[str, ...]:
