@@ -8,7 +8,7 @@ from torch import Tensor
 
 from latebloom.fields import at_least
 from latebloom.tasks.keyed import KeyedTask
-from latebloom.tasks.pieces import QUERY, Score, ask, constant, draw_keys, draw_values, take
+from latebloom.tasks.pieces import QUERY, Score, ask, constant, draw_keys, draw_values, say, take
 from latebloom.tasks.random import integers
 from latebloom.tasks.task import Batch, Supervision
 
@@ -57,8 +57,7 @@ class CoupledValue(KeyedTask):
         for place in range(middle + 1, len(tokens), size):
             total = (total + memory[tuple(tokens[place : place + size])] - first) % self.values
             sums.append(total + first)
-        several = sums if self.supervision == "aligned" else sums[-1:]
-        return {"sum": several if self.score == "every" else sums[-1]}
+        return {"sum": say(sums, self.supervision, self.score)}
 
     def draw(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
         pairs, reads, first = (length + 1) // 2, length // 2, self.vocabulary.first_value

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from latebloom.tasks.keyed import KeyedTask
 from latebloom.tasks.layout import first_tokens, items_of_kinds, last_write, pick_write, write_items, writes_and_reads
-from latebloom.tasks.pieces import ORDER, QUERY, SLOTS, Score, ask, draw_keys, draw_values, take
+from latebloom.tasks.pieces import ORDER, QUERY, SLOTS, Score, ask, draw_keys, draw_values, say, take
 from latebloom.tasks.random import integers
 from latebloom.tasks.task import Batch, Supervision
 
@@ -55,8 +55,7 @@ class MQAR(KeyedTask):
                 values.append(memory[tuple(item[1:])])
             else:
                 *name, memory[tuple(name)] = item
-        several = values if self.supervision == "aligned" else values[-1:]
-        return {"recall": several if self.score == "every" else values[-1]}
+        return {"recall": say(values, self.supervision, self.score)}
 
     def draw(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
         counts, size = ((length + 1) // 2, length // 2), self.key_tokens + 1

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from latebloom.tasks.keyed import KeyedTask
 from latebloom.tasks.layout import first_tokens, items_of_kinds, write_items
-from latebloom.tasks.pieces import DIGITS, Score, ask, take
+from latebloom.tasks.pieces import DIGITS, Score, ask, say, take
 from latebloom.tasks.random import integers
 from latebloom.tasks.task import Batch, Supervision
 
@@ -74,10 +74,8 @@ class ParityTask(KeyedTask):
 
     def answered(self, parities: list[int], values: list[int]) -> dict[str, int | list[int]]:
         """Return what the oracle says, from the parity after every bit and the value at every read."""
-        if self.score == "last":
-            return {"parity": parities[-1], "recall": values[-1]}
-        first = 0 if self.supervision == "aligned" else -1
-        return {"parity": parities[first:], "recall": values[first:]}
+        named = {"parity": parities, "recall": values}
+        return {name: say(queries, self.supervision, self.score) for name, queries in named.items()}
 
     def draw_bits(self, key: int | Tensor, rows: Tensor, kinds: Tensor) -> tuple[Tensor, Tensor]:
         """Return bits and the parity so far (B, L), at every item; only those at bits are shown."""

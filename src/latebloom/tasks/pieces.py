@@ -114,6 +114,12 @@ def ask(
     )
 
 
+def say(queries: list[int], supervision: Supervision, score: Score) -> int | list[int]:
+    """Return what an oracle says of an answer, from the answers to all of its queries in order of time."""
+    asked = queries if supervision == "aligned" else queries[-1:]
+    return asked if score == "every" else asked[-1]
+
+
 def constant(like: Tensor, value: int) -> Tensor:
     """Return a column (B, 1) of one number, for the rows of `like`."""
     return torch.full((like.shape[0], 1), value, dtype=torch.int64, device=like.device)

@@ -33,6 +33,7 @@ from latebloom.tasks.pieces import (
     ask,
     draw_keys,
     draw_values,
+    say,
     take,
 )
 from latebloom.tasks.random import distinct, integers
@@ -120,10 +121,7 @@ class Repl(KeyedTask):
                 right = words[place + 1 : place + 1 + self.variables]
                 state = {name: state[source] for name, source in zip(self.names, right, strict=True)}
                 place += self.sizes[PERMUTE]
-        if self.score == "last":
-            return {name: values[-1] for name, values in printed.items()}
-        first = 0 if self.supervision == "aligned" else -1
-        return {name: values[first:] for name, values in printed.items()}
+        return {name: say(values, self.supervision, self.score) for name, values in printed.items()}
 
     def draw(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
         counts, marker = self.counts(length), self.vocabulary.marker

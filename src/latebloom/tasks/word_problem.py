@@ -12,7 +12,7 @@ from torch import Tensor
 
 from latebloom.errors import require, unknown
 from latebloom.tasks.permutations import cycle, rank, running_product, unrank, unrank_even
-from latebloom.tasks.pieces import MOVES, Score, ask
+from latebloom.tasks.pieces import MOVES, Score, ask, say
 from latebloom.tasks.random import integers
 from latebloom.tasks.task import Batch, Supervision, Task
 
@@ -95,8 +95,7 @@ class WordProblem(Task):
             else:
                 product = (product + token) % self.points
             found.append(product)
-        several = found if self.supervision == "aligned" else found[-1:]
-        return {"product": several if self.score == "every" else product}
+        return {"product": say(found, self.supervision, self.score)}
 
     def draw(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
         tokens, products = self._draw_sums(key, rows, length) if self.group[0] == "Z" else self._draw(key, rows, length)
