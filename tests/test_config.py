@@ -115,7 +115,7 @@ def test_a_delay_of_nothing_is_refused():
 
 MISTAKES = {
     "training.setps=3": "training.setps: there is no such field (value 3); did you mean steps? choices: length, steps",
-    "task.bla=3": "task.bla: there is no such field (value 3); choices: name, modulus, keys",
+    "task.bla=3": "task.bla: there is no such field (value 3); choices: name, keys, key_tokens, values, modulus",
     "delay.until.bla=3": "delay.until.bla: there is no such field (value 3); choices: name, latest",
     "model.attention.head=2": "model.attention.head: there is no such field (value 2); did you mean heads?",
     "bla.x=3": 'bla: there is no such field (value {"x": 3}); choices: task, model, delay',
@@ -133,8 +133,8 @@ MISTAKES = {
     "delay.until.fraction=0.5": "delay.until.fraction: there is no such field (value 0.5); it belongs to "
     "name=at_fraction; choices: name, latest",
     "delay.until.name=at_tokens": "delay.until.name: 'at_tokens' cannot be in a configuration; choices: at_step",
-    "task=recal": "task.name: 'recal' is not known; did you mean 'recall'? choices: composite, modular_sum, recall",
-    "task=7": "task: 7 is not possible; write for example task.name=composite; choices: composite, modular_sum, recall",
+    "task=recal": "task.name: 'recal' is not known; did you mean 'recall'? choices: composite, conditional_mqar",
+    "task=7": "task: 7 is not possible; write for example task.name=composite; choices: composite, conditional_mqar",
     "training.=5": "'training.=5' is not a change; write field=value, such as training.steps=100",
     "model.attention.heads=3": "model.attention.heads: 3 does not divide width 128; choices: 1, 2, 4, 8",
     "model.layout=rx": "model.layout: 'rx', character 2: 'x' is none of r (recurrence), a (attention), m (MLP)",
@@ -142,7 +142,7 @@ MISTAKES = {
     "model.recurrence=gruu": "model.recurrence.name: 'gruu' is not known; did you mean 'gru'? choices: ",
     "training.length=1": "training.length: 1 is not possible; it must be 2 or more",
     "training.length=600": "training.length: 600 needs task.keys of 300 or more; this task has 256",
-    "task.name=foo": "task.name: 'foo' is not known; choices: composite, modular_sum, recall",
+    "task.name=foo": "task.name: 'foo' is not known; choices: composite, conditional_mqar",
     "task.order=zig": "task.order: \"zig\" is not possible; input should be 'digits-first', 'pairs-first'",
     "task.keys=5": "training.length: 25 needs task.keys of 12 or more; this task has 5, enough for a length of 11",
     "delay.hold=foo": "delay.hold: \"foo\" is not possible; input should be 'bypass', 'freeze', 'ramp' or 'none'",

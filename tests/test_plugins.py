@@ -192,9 +192,9 @@ def test_a_run_whose_file_has_moved_says_what_to_import(studied, tmp_path):
     run["imports"] = ["/nowhere/mystudy.py"]
     (tmp_path / "config.json").write_text(json.dumps(run))
     said = command("train", "--config", "config.json", "--out", "run", cwd=tmp_path, check=False)
-    assert said.strip() == (
-        "latebloom: task.name: 'parity' is not known; choices: composite, modular_sum, recall; the file "
-        "/nowhere/mystudy.py that defines it is not here; give --import with where it is now"
+    assert said.startswith("latebloom: task.name: 'parity' is not known; ")
+    assert said.strip().endswith(
+        "; the file /nowhere/mystudy.py that defines it is not here; give --import with where it is now"
     )
     moved = str(studied / "mystudy.py")
     command("train", "--config", "config.json", "--out", "run", "--device", "cpu", "--import", moved, cwd=tmp_path)

@@ -30,7 +30,7 @@ def first_line(documented: object) -> str:
 
 def settings_of(member: Any) -> Iterator[tuple[str, str]]:
     """Yield each setting of a component as NAME=DEFAULT (NAME=... if it must be given), and the text below it."""
-    texts = _field_docstrings(member)
+    texts = {name: text for kind in reversed(member.__mro__) for name, text in _field_docstrings(kind).items()}
     for field in fields(member):
         default = field.default_factory() if field.default_factory is not MISSING else field.default
         default = "..." if default is MISSING else getattr(default, "name", default)

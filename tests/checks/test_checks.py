@@ -1,6 +1,6 @@
 """Every check holds for the package's own components, and catches a component that is broken in its way."""
 
-from dataclasses import make_dataclass
+from dataclasses import make_dataclass, replace
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from latebloom.layers.stacking import is_stacked
 from latebloom.recipes import Recipe
 from latebloom.studies.find import known_studies
 from latebloom.studies.plan import Study
-from latebloom.tasks import ModularSum, Task
+from latebloom.tasks import MQAR, ModularSum, Task
 from latebloom.tasks.task import Batch
 from latebloom.trackers import Tracker
 
@@ -224,6 +224,11 @@ def test_reasons_are_in_words():
     drawn = task(lambda b, key, rows: keyed(b, tokens=torch.randint(10, b.tokens.shape)))
     assert reason(drawn, "in a stack").endswith(cure)
     assert reason(ModularSum(), "of several columns") == "the loss has 15 of sum, and accuracy counts the last"
+    assert reason(MQAR(), "of several columns") == "the loss has 7 of recall, and accuracy counts all"
+    unknown = task(lambda b, key, rows: replace(b, every=("total",)))
+    assert reason(unknown, "`answers` names the columns") == (
+        "the batch scores every column of total, which `answers` does not name"
+    )
     assert "declare stacking" in reason(BROKEN["task.can_be_stacked"](), "in a stack")
     assert reason(variant(LSTM, stacking="none"), "in a stack") == "it declares that it cannot be stacked"
 

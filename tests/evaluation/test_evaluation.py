@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from latebloom.evaluation.accuracy import apply_to_one
 from latebloom.layers.recurrence import Recurrence
 from latebloom.models import sequence_model
 from latebloom.models.settings import Model
+from latebloom.tasks import ParityRecall
 
 TASK = Composite(modulus=5, keys=40, values=8)
 
@@ -206,3 +208,52 @@ def test_the_mean_beyond_is_over_lengths_beyond_the_training_length_or_over_all_
 
     assert counted(n10=9, n25=8, n50=4, n75=2).mean_beyond == pytest.approx(0.3)
     assert counted(n10=9, n25=8).mean_beyond == pytest.approx(0.85)
+
+
+class Forgetful(nn.Module):
+    """Knows the parity, and the value of a read unless its key is odd."""
+
+    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        logits = torch.zeros(*positions.shape, QUERIES.vocabulary_size)
+        for row, sequence in enumerate(tokens.tolist()):
+            said: Any = QUERIES.oracle(sequence)
+            for column, answer in enumerate(said["parity"] + said["recall"]):
+                key = QUERIES.spell(sequence[int(positions[row, column])])
+                logits[row, column, 0 if key.startswith("k") and int(key[1:]) % 2 else answer] = 1.0
+        return logits
+
+
+QUERIES = ParityRecall(keys=20, values=8)
+
+
+def test_every_query_counts_where_a_task_says_so():
+    result = evaluate(Forgetful(), QUERIES, [16, 8], training_length=16, sequences=100)
+    short, long = result.counts
+    assert (short.queries, long.queries) == ({"parity": 4, "recall": 2}, {"parity": 8, "recall": 4})
+    batch = QUERIES.batch(0, "test", 0, length=16, size=100)
+    reads = batch.positions[:, batch.columns["recall"]]
+    even = batch.tokens.gather(1, reads) % 2 == QUERIES.vocabulary.first_key % 2
+    assert long.answers == {"parity": 800, "recall": int(even.sum())}
+    assert long.correct == int(even.all(dim=1).sum())  # a sequence is right if every query is
+    assert long.accuracy_of("recall") == pytest.approx(float(even.float().mean()))
+    assert result.chance_all == 0.5**4 * (1 / 8) ** 2  # at the shortest length
+    assert evaluate(Solver(), TASK, [10], training_length=25, sequences=5).counts[0].queries == {}
+
+
+def test_json_keeps_the_number_of_queries():
+    result = evaluate(Forgetful(), QUERIES, [8, 16], training_length=16, sequences=20)
+    assert Evaluation.from_json(result.to_json()) == result
+    old = evaluate(Solver(), TASK, [10], training_length=25, sequences=5).to_json()
+    assert "queries" not in str(old)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_the_interval_of_several_queries_covers_the_truth_even_if_they_are_right_together(together):
+    """Forty sequences of ten queries each: their queries agree always, or only by chance."""
+    generator = torch.Generator().manual_seed(0)
+    covered, truth = 0, 0.7
+    for _ in range(300):
+        drawn = torch.rand(40, 1 if together else 10, generator=generator).expand(40, 10) < truth
+        low, high = Count(25, 40, 0, {"recall": int(drawn.sum())}, {"recall": 10}).interval_of("recall")
+        covered += low <= truth <= high
+    assert covered >= 0.95 * 300

@@ -10,7 +10,7 @@ from rich.console import Console
 from latebloom import Evaluation, plot
 from latebloom.errors import ConfigError
 from latebloom.evaluation import Count
-from latebloom.report.charts import accuracy_chart
+from latebloom.report.charts import accuracy_chart, guessing_levels
 from latebloom.report.study_tables import run_table
 from latebloom.report.tables import print_table
 from latebloom.report.terminal import print_chart
@@ -176,3 +176,9 @@ def test_the_switch_in_a_sentence_says_why_the_loss_jumps(untrained, withheld, w
     assert said.startswith(
         "Attention was enabled from the start; the switch was at step 900: step 900 was reached. The loss"
     )
+
+
+def test_only_answers_with_one_query_have_a_level_of_guessing_them_alone():
+    count = Count(25, 10, 5, {"parity": 60, "recall": 5}, {"parity": 12})
+    levels = guessing_levels(Evaluation.of(25, (count,), {"parity": 0.5, "recall": 0.25}))
+    assert levels == {"guessing all": 0.5**12 * 0.25, "all but the recall right": 0.25}

@@ -51,6 +51,19 @@ def test_a_file_of_before_arms_were_held_against_others_is_read(tmp_path):
     assert read_results([path]) == [replace(runs[0], against=())]
 
 
+def test_several_queries_of_a_sequence_are_counted_one_by_one(tmp_path):
+    one = Count(25, 100, 40, {"parity": 1290, "recall": 333}, {"parity": 13, "recall": 6})
+    other = Count(50, 100, 4, {"parity": 2490, "recall": 633}, {"parity": 25, "recall": 12})
+    seen = Evaluation(25, (one, other), {"parity": 0.5, "recall": 1 / 64}, 0.0)
+    records = [record("mixed", 0, seen), record("joint", 1, evaluation({25: 1.0}))]
+    write_results(tmp_path / "r.parquet", records)
+    assert read_results([tmp_path / "r.parquet"]) == records
+    frame = read_frame(tmp_path / "r.parquet")
+    assert frame["queries_recall"].to_list() == [6, 12, None]
+    write_results(tmp_path / "plain.parquet", records[1:])
+    assert not any(name.startswith("queries") for name in read_frame(tmp_path / "plain.parquet").columns)
+
+
 def test_there_is_a_row_for_each_run_and_length_with_the_promised_columns(tmp_path):
     seen = evaluation({25: 0.9, 50: 0.5}, sequences=100)
     only_sum = Evaluation(25, (Count(25, 10, 7, {"sum": 7}),), {"sum": 0.1}, 0.1)

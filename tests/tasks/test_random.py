@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from latebloom.tasks.random import bounded_int, distinct, fold, integers, words
+from latebloom.tasks.random import bounded_int, distinct, distinct_pairs, fold, integers, words
 
 words64 = st.integers(min_value=0, max_value=2**63 - 1)
 
@@ -76,3 +76,31 @@ def test_every_number_is_equally_likely_at_every_place_of_a_shuffle():
     drawn = distinct(fold(9), torch.arange(6000), 1, 5, 8)
     for place in range(5):
         assert chisquare(drawn[:, place].bincount(minlength=8)).pvalue > 1e-3
+
+
+@given(st.integers(2, 12), st.data(), words64)
+def test_distinct_pairs_are_distinct(side, data, seed):
+    count = data.draw(st.integers(1, side * side))
+    drawn = distinct_pairs(fold(seed), torch.arange(4), 1, count, side)
+    assert drawn.shape == (4, count, 2)
+    for row in drawn.tolist():
+        assert len(set(map(tuple, row))) == count
+        assert all(0 <= number < side for pair in row for number in pair)
+
+
+def test_every_pair_is_equally_likely_at_every_place_and_beside_every_other():
+    side, rows = 4, 16_000
+    drawn = distinct_pairs(fold(9), torch.arange(rows), 1, 6, side)
+    numbers = drawn[:, :, 0] * side + drawn[:, :, 1]
+    for place in range(6):
+        assert chisquare(numbers[:, place].bincount(minlength=side * side)).pvalue > 1e-3
+    for one, other in ((0, 1), (0, 5), (2, 3)):  # two different pairs differ by 1 to 15, each equally likely
+        apart = (numbers[:, other] - numbers[:, one]) % side**2
+        assert chisquare(apart.bincount(minlength=side**2)[1:]).pvalue > 1e-3
+
+
+def test_bounds_may_differ_from_number_to_number():
+    bounds = torch.arange(1, 9).expand(2000, -1)
+    drawn = integers(fold(4), torch.arange(2000), 0, 8, bounds)
+    assert bool((drawn < bounds).all())
+    assert chisquare(drawn[:, 6].bincount(minlength=7)).pvalue > 1e-3

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,17 +83,19 @@ for rule in contract.RULES:
 
 @checks(Task)
 def scores_the_last_column(task: Task) -> str:
-    """of several columns of an answer, the last, which accuracy counts, is the latest in the sequence"""
+    """of several columns of an answer, accuracy counts every one, or the last, which is the latest in the sequence"""
     batch = draw(task, lengths_of(task)[-1])
     several = {name: columns for name, columns in batch.columns.items() if columns.stop - columns.start > 1}
     if not several:
         skip("every answer has one column")
     for name, columns in several.items():
         positions = batch.positions[:, columns]
-        early = bool((positions[:, -1:] < positions).any())
+        early = name not in batch.every and bool((positions[:, -1:] < positions).any())
         require(not early, f"the last column of {name} is not the latest, and accuracy counts that one alone")
     counts = [f"{columns.stop - columns.start} of {name}" for name, columns in several.items()]
-    return f"the loss has {' and '.join(counts)}, and accuracy counts the last"
+    scored = [name for name in several if name in batch.every]
+    which = "the last" if not scored else "all" if len(scored) == len(several) else f"all of {' and '.join(scored)}"
+    return f"the loss has {' and '.join(counts)}, and accuracy counts {which}"
 
 
 @checks(Task)
@@ -105,7 +108,8 @@ def agrees_with_its_oracle(task: Task) -> None:
             if said is None:
                 skip("it has no oracle; define oracle(tokens) to have its answers checked")
             for name, columns in batch.columns.items():
-                right, spelt = targets[columns.start], " ".join(map(task.spell, row))
+                right: Any = targets[columns] if name in batch.every else targets[columns.start]
+                spelt = " ".join(map(task.spell, row))
                 require(
                     said.get(name) == right,
                     f"{spelt}: the oracle's {name} is {said.get(name)}, and the target is {right}",

@@ -1,11 +1,11 @@
 """Accuracy by length on held-out sequences.
 
-Shapes: S models, B sequences, T tokens, A answers, V vocabulary.
+Shapes: S models, B sequences, T tokens, A scored queries, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,14 +29,28 @@ class Count:
     correct: int
     """Sequences with every answer right."""
     answers: dict[str, int]
-    """Sequences with each named answer right."""
+    """Right queries of each named answer."""
+    queries: dict[str, int] = field(default_factory=dict)
+    """Scored queries per sequence, of the answers that have several."""
 
     @property
     def accuracy(self) -> float:
         return self.correct / self.sequences
 
     def accuracy_of(self, answer: str) -> float:
-        return self.answers[answer] / self.sequences
+        """Return the share of right queries of an answer."""
+        return self.answers[answer] / (self.sequences * self.queries.get(answer, 1))
+
+    def interval_of(self, answer: str) -> tuple[float, float]:
+        """Return the 95% interval of `accuracy_of`.
+
+        Queries of one sequence are right or wrong together more often than by chance, so a sequence counts as one
+        observation, however many queries it has.
+        """
+        right, several = self.answers[answer], self.queries.get(answer, 1)
+        low, _ = binomial_interval(right // several, self.sequences)
+        _, high = binomial_interval(-(-right // several), self.sequences)
+        return low, high
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -83,20 +97,24 @@ def count_correct(
     budget = TOKENS_AT_ONCE.get(kind, 1 << 14) * (STACK_FACTOR.get(kind, 1) if models > 1 else 1)
     at_once = max(1, budget // (task.token_count(length) * models))
     found: list[Tensor] = []
+    queries: dict[str, int] = {}
     with torch.inference_mode():
         for first in range(0, sequences, at_once):
             size = min(at_once, sequences - first)
 
             def compare(model: Any, seed: Tensor, first: int = first, size: int = size) -> Tensor:
                 batch = task.batch(seed, split, 0, length=length, size=size, first_row=first, device=device).scored()
-                return model(batch.tokens, batch.positions).argmax(dim=-1) == batch.targets
+                queries.update({name: part.stop - part.start for name, part in batch.columns.items()})
+                right = model(batch.tokens, batch.positions).argmax(dim=-1) == batch.targets
+                return torch.stack([right[:, part].sum(dim=1) for part in batch.columns.values()], dim=1)
 
             found.append(each(compare, seeds))
             if progress is not None:
                 progress(first + size)
-    right = torch.cat(found, dim=1)  # (S, sequences, A)
-    answers, whole = right.sum(dim=1).tolist(), right.all(dim=2).sum(dim=1).tolist()
+    right = torch.cat(found, dim=1).cpu()  # (S, sequences, named answers)
+    whole = (right == torch.tensor(list(queries.values()))).all(dim=2).sum(dim=1).tolist()
+    several = {name: count for name, count in queries.items() if count > 1}
     return [
-        Count(length, sequences, correct, dict(zip(task.answers, row, strict=True)))
-        for correct, row in zip(whole, answers, strict=True)
+        Count(length, sequences, correct, dict(zip(queries, row, strict=True)), several)
+        for correct, row in zip(whole, right.sum(dim=1).tolist(), strict=True)
     ]

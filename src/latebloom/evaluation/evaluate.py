@@ -73,6 +73,4 @@ def evaluate_each(
             count_correct(each, task, length, sequences=sequences, seeds=seeds, device=device, progress=report)
         )
         done += work
-    return [
-        Evaluation(training_length, counts, task.chance, task.chance_all) for counts in zip(*by_length, strict=True)
-    ]
+    return [Evaluation.of(training_length, counts, task.chance) for counts in zip(*by_length, strict=True)]

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from math import prod
 from statistics import mean
 from typing import Any
 
 from latebloom.errors import CheckpointError
 from latebloom.evaluation.accuracy import Count
-from latebloom.evaluation.interval import binomial_interval
 
 CLAIM = 3
 """The multiple of the training length at which the paper claims 90%."""
@@ -31,7 +31,13 @@ class Evaluation:
     chance: dict[str, float]
     """The accuracy of guessing, for each named answer."""
     chance_all: float
-    """The accuracy of guessing every answer."""
+    """The accuracy of guessing every query of a sequence, at the shortest tested length."""
+
+    @classmethod
+    def of(cls, training_length: int, counts: tuple[Count, ...], chance: dict[str, float]) -> "Evaluation":
+        """Return the evaluation with these counts, from the shortest length to the longest."""
+        queries = counts[0].queries
+        return cls(training_length, counts, chance, prod(p ** queries.get(name, 1) for name, p in chance.items()))
 
     @property
     def lengths(self) -> list[int]:
@@ -85,8 +91,12 @@ class Evaluation:
                 {
                     "length": count.length,
                     "sequences": count.sequences,
-                    **_share(count.correct, count.sequences),
-                    "answers": {name: _share(right, count.sequences) for name, right in count.answers.items()},
+                    **_share(count.correct, count.accuracy, count.interval),
+                    "answers": {
+                        name: _share(right, count.accuracy_of(name), count.interval_of(name))
+                        | ({"queries": count.queries[name]} if name in count.queries else {})
+                        for name, right in count.answers.items()
+                    },
                 }
                 for count in self.counts
             ],
@@ -99,6 +109,7 @@ class Evaluation:
                 Count(
                     row["length"], row["sequences"], row["correct"],
                     {name: answer["correct"] for name, answer in row["answers"].items()},
+                    {name: answer["queries"] for name, answer in row["answers"].items() if "queries" in answer},
                 )
                 for row in data["lengths"]
             )  # fmt: skip
@@ -107,5 +118,5 @@ class Evaluation:
             raise CheckpointError(f"this is not an evaluation: {error!r} while reading it") from None
 
 
-def _share(correct: int, total: int) -> dict[str, Any]:
-    return {"correct": correct, "accuracy": correct / total, "interval": list(binomial_interval(correct, total))}
+def _share(correct: int, accuracy: float, interval: tuple[float, float]) -> dict[str, Any]:
+    return {"correct": correct, "accuracy": accuracy, "interval": list(interval)}

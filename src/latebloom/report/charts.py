@@ -83,10 +83,15 @@ def accuracy_chart(evaluations: Mapping[str, Evaluation], title: str = "") -> Sp
 
 
 def guessing_levels(evaluation: Evaluation) -> dict[str, float]:
-    """Return the accuracy of guessing all answers, and of guessing one answer with all others right."""
+    """Return the accuracy of guessing all answers, and of guessing one answer with all others right.
+
+    An answer with several queries has no such level, because guessing all of them depends on the length.
+    """
     levels = {"guessing all": evaluation.chance_all}
     if len(evaluation.chance) > 1:
-        levels |= {f"all but the {name} right": level for name, level in evaluation.chance.items()}
+        several = {name for count in evaluation.counts for name in count.queries}
+        once = {name: level for name, level in evaluation.chance.items() if name not in several}
+        levels |= {f"all but the {name} right": level for name, level in once.items()}
     return levels
 
 

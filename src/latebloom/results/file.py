@@ -2,7 +2,7 @@
 
 The columns of a run (configuration, command, training curve, ...) are repeated on each of its rows; compression makes
 that nearly free. A run that failed has one row without a length. An answer NAME of a task has the columns accuracy_NAME
-and chance_NAME.
+and chance_NAME, and the column queries_NAME if a sequence has several scored queries of it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,8 +35,8 @@ AGAINST = "against"
 NEVER_NULL = (*KEY, "config", "config_hash", "command")
 
 
-def schema(answers: Iterable[str] = ALWAYS) -> dict[str, Any]:
-    """Return the columns and their types."""
+def schema(answers: Iterable[str] = ALWAYS, several: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the columns and their types, for these answers and those with several queries per sequence."""
     import polars as pl
 
     point = pl.Struct({"measure": pl.String, "length": pl.Int32, "step": pl.Int32, "value": pl.Float32})
@@ -51,6 +51,7 @@ def schema(answers: Iterable[str] = ALWAYS) -> dict[str, Any]:
         "correct": pl.Int32,
         "chance": pl.Float64,
         **{f"chance_{name}": pl.Float64 for name in answers},
+        **{f"queries_{name}": pl.Int32 for name in several},
         **{name: pl.Float64 if name == "seconds" else pl.Int32 for name in RUN_NUMBERS},
         **dict.fromkeys(RUN_TEXTS, pl.String),
         "curve": pl.List(point),
@@ -64,11 +65,13 @@ def write_results(path: Path, records: Sequence[RunRecord]) -> None:
 
     from latebloom.engine.files import make_folder, write_file
 
-    asked = (name for record in records if record.evaluation for name in record.evaluation.chance)
-    answers = tuple(dict.fromkeys((*ALWAYS, *asked)))
+    evaluations = [record.evaluation for record in records if record.evaluation]
+    answers = dict.fromkeys((*ALWAYS, *(name for one in evaluations for name in one.chance)))
+    several = dict.fromkeys(name for one in evaluations for count in one.counts for name in count.queries)
     rows = [row for record in records for row in _rows(record)]
     content = BytesIO()
-    pl.DataFrame(rows, schema=schema(answers)).write_parquet(content, compression="zstd", metadata={MARK: FORMAT})
+    frame = pl.DataFrame(rows, schema=schema(answers, several))
+    frame.write_parquet(content, compression="zstd", metadata={MARK: FORMAT})
     with catch_write_errors(path):
         try:
             make_folder(path.parent)
@@ -142,6 +145,7 @@ def _rows(record: RunRecord) -> Iterable[dict[str, Any]]:
             "chance": evaluation.chance_all,
             **{f"accuracy_{name}": count.accuracy_of(name) for name in evaluation.chance},
             **{f"chance_{name}": level for name, level in evaluation.chance.items()},
+            **{f"queries_{name}": queries for name, queries in count.queries.items()},
         }
 
 
@@ -176,8 +180,14 @@ def _evaluation(rows: list[dict[str, Any]]) -> Evaluation:
     counts = []
     for row in rows:
         total = row["sequences"]
-        right = {name: round(row[f"accuracy_{name}"] * total) for name in chance}
-        if not all(0 <= count <= total for count in (row["correct"], *right.values())) or total < 1:
+        queries = {name: row[f"queries_{name}"] for name in chance if row.get(f"queries_{name}") is not None}
+        totals = {name: total * queries.get(name, 1) for name in chance}
+        right = {name: round(row[f"accuracy_{name}"] * totals[name]) for name in chance}
+        if (
+            not 0 <= row["correct"] <= total
+            or not all(0 <= right[name] <= totals[name] for name in chance)
+            or total < 1
+        ):
             raise ValueError("a count is larger than its total")
-        counts.append(Count(row["length"], total, row["correct"], right))
+        counts.append(Count(row["length"], total, row["correct"], right, queries))
     return Evaluation(first["training_length"], tuple(counts), chance, first["chance"])

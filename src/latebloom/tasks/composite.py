@@ -1,20 +1,22 @@
 """State tracking and recall in one sequence: the main task of the paper."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from latebloom.fields import at_least
-from latebloom.tasks.pieces import ORDER, Vocabulary, constant, draw_digits, draw_pairs, running
-from latebloom.tasks.random import words
-from latebloom.tasks.task import Batch, Supervision, Task
+from latebloom.tasks.keyed import KeyedTask
+from latebloom.tasks.layout import first_tokens, items_of_kinds, random_kinds, write_items
+from latebloom.tasks.pieces import ORDER, ask, constant, draw_digits, draw_pairs
+from latebloom.tasks.task import Batch, Supervision
+
+Order = Literal["digits-first", "pairs-first", "interleaved"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Composite(Task):
+class Composite(KeyedTask):
     """ceil(L/2) digits and floor(L/2) key-value pairs, then SUM, then ASK and a key. Both answers must be right.
 
     length 5, modulus 5, digits-first
@@ -31,79 +33,63 @@ class Composite(Task):
     name: Literal["composite"] = "composite"
     modulus: Annotated[int, at_least(2)] = 10
     """Digits are 0 to m-1, and so is their sum."""
-    keys: Annotated[int, at_least(2)] = 256
-    """Number of keys; a sequence of length L has floor(L/2) of them."""
-    values: Annotated[int, at_least(2)] = 64
-    """Number of values; several keys may have the same value."""
-    order: Literal["digits-first", "pairs-first", "interleaved"] = "digits-first"
+    order: Order = "digits-first"
     """The order of digits and pairs; interleaved is random, with each pair kept together."""
     supervision: Supervision = "aligned"
     """Supervise the running sum at every digit as well (aligned), or the two answers alone (outcome)."""
 
-    @cached_property
-    def vocabulary(self) -> Vocabulary:
-        return Vocabulary(self.modulus, self.keys, self.values, markers=("SUM", "ASK"))
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return ("SUM", "ASK")
 
     @property
-    def vocabulary_size(self) -> int:
-        return self.vocabulary.size
+    def digits(self) -> int:
+        return self.modulus
 
     @property
     def chance(self) -> dict[str, float]:
         return {"sum": 1 / self.modulus, "recall": 1 / self.values}
 
-    @property
-    def longest(self) -> int:
-        return 2 * self.keys + 1
-
     def keys_needed(self, length: int) -> int:
         return length // 2
 
     def token_count(self, length: int) -> int:
-        return (length + 1) // 2 + 2 * (length // 2) + 3
-
-    def spell(self, token: int) -> str:
-        return self.vocabulary.spell(token)
+        return (length + 1) // 2 + (self.key_tokens + 1) * (length // 2) + 2 + self.key_tokens
 
     def oracle(self, tokens: list[int]) -> dict[str, int]:
-        *items, _, _, key = tokens
+        size = self.key_tokens
+        items, key = tokens[: -2 - size], tokens[-size:]
         digits = [token for token in items if token < self.vocabulary.first_key]
-        return {"sum": sum(digits) % self.modulus, "recall": items[items.index(key) + 1]}
+        place = next(at for at in range(len(items)) if items[at : at + size] == key)
+        return {"sum": sum(digits) % self.modulus, "recall": items[place + size]}
 
     def draw(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
-        digit_count, pair_count = (length + 1) // 2, length // 2
-        digits, sums = draw_digits(key, rows, digit_count, self.modulus)
-        keys, values, query, answer = draw_pairs(key, rows, pair_count, self.vocabulary)
-        digit_places, pair_places = self._places(key, rows, digit_count, pair_count)
-        items = torch.empty(rows.shape[0], digit_count + 2 * pair_count, dtype=torch.int64, device=rows.device)
-        items = items.scatter(1, digit_places, digits)
-        items = items.scatter(1, pair_places, keys).scatter(1, pair_places + 1, values)
+        counts = (length + 1) // 2, length // 2
+        digits, sums = draw_digits(key, rows, counts[0], self.modulus)
+        keys, values, query, answer = draw_pairs(key, rows, counts[1], self.vocabulary)
+        digit_places, pair_places = arrange(key, rows, self.order, counts, (1, self.key_tokens + 1))
+        end = counts[0] + (self.key_tokens + 1) * counts[1]
+        items = write_items(end, (digit_places, digits), (pair_places, keys, values))
         markers = [constant(rows, self.vocabulary.marker(name)) for name in ("SUM", "ASK")]
-        tokens = torch.cat([items, *markers, query], dim=1)
-
-        at_sum, at_key = (constant(rows, items.shape[1] + after) for after in (0, 2))
-        positions = torch.cat([running(self.supervision, at_sum, digit_places), at_key], dim=1)
-        targets = torch.cat([running(self.supervision, sums[:, -1:], sums), answer], dim=1)
-        sum_count = targets.shape[1] - 1
-        return Batch(
-            tokens,
-            positions,
-            targets,
-            {"sum": slice(0, sum_count), "recall": slice(sum_count, sum_count + 1)},
+        sum_places = torch.cat([digit_places, constant(rows, end)], dim=1)
+        return ask(
+            torch.cat([items, *markers, query], dim=1),
+            {
+                "sum": (sum_places, torch.cat([sums, sums[:, -1:]], dim=1)),
+                "recall": (constant(rows, end + 1 + self.key_tokens), answer),
+            },
+            self.supervision,
         )
 
-    def _places(self, key: int | Tensor, rows: Tensor, digits: int, pairs: int) -> tuple[Tensor, Tensor]:
-        """Return the token positions of the digits (B, digits) and of the pairs' keys (B, pairs)."""
-        count = rows.shape[0]
-        if self.order == "interleaved":
-            # A random order of the items: the ranks below `digits` are digits.
-            shuffled = words(key, rows, ORDER, digits + pairs).argsort(dim=1, stable=True)
-            is_pair = shuffled >= digits
-            starts = (is_pair + 1).cumsum(dim=1) - (is_pair + 1)
-            kind_first = is_pair.long().argsort(dim=1, stable=True)  # item numbers: all digits, then all pairs
-            starts = starts.gather(1, kind_first)
-            return starts[:, :digits], starts[:, digits:]
-        digits_first = self.order == "digits-first"
-        digit_places = torch.arange(digits, device=rows.device) + (0 if digits_first else 2 * pairs)
-        pair_places = 2 * torch.arange(pairs, device=rows.device) + (digits if digits_first else 0)
-        return digit_places.expand(count, digits), pair_places.expand(count, pairs)
+
+def arrange(
+    key: int | Tensor, rows: Tensor, order: Order, counts: tuple[int, int], sizes: tuple[int, int]
+) -> tuple[Tensor, ...]:
+    """Return the positions of the first tokens of digits and of pairs (B, count), for items of these sizes."""
+    if order == "interleaved":
+        kinds = random_kinds(key, rows, ORDER, counts)
+    else:
+        places = torch.arange(sum(counts), device=rows.device).expand(rows.shape[0], -1)
+        kinds = (places >= counts[0]).long() if order == "digits-first" else (places < counts[1]).long()
+    starts = first_tokens(kinds, sizes)
+    return tuple(starts.gather(1, items) for items in items_of_kinds(kinds, counts))

@@ -47,6 +47,8 @@ def has_columns_for_its_answers(task: Task, batch: Batch, length: int) -> str | 
         return f"the batch has columns for {', '.join(missing)}, which `answers` does not name"
     if absent := [name for name in task.answers if name not in batch.columns]:
         return f"`answers` names {', '.join(absent)}, and the batch has no columns for it"
+    if wrong := [name for name in batch.every if name not in task.answers]:
+        return f"the batch scores every column of {', '.join(wrong)}, which `answers` does not name"
     if list(batch.columns) != list(task.answers):
         return "`answers` and the columns are in different orders"
     ends = [0, *(columns.stop for columns in batch.columns.values())]
@@ -71,10 +73,11 @@ def has_chance_level(task: Task, batch: Batch, length: int) -> str | None:
     for name, level in task.chance.items():
         if not 0 < level < 1:
             return f"chance of {name} is {level}; it must be between 0 and 1"
-        column = scored.targets[:, scored.columns[name].start]
-        share = float(column.bincount().max()) / len(column)
-        if _is_above(share, level, len(column), guesses=task.vocabulary_size):
-            guess, percents = task.spell(int(column.mode().values)), [f"{100 * part:.2g}%" for part in (level, share)]
+        answers = scored.targets[:, scored.columns[name]].flatten()
+        share = float(answers.bincount().max()) / len(answers)
+        # The answers of one sequence depend on each other, so the bound is for the number of sequences.
+        if _is_above(share, level, len(scored.targets), guesses=task.vocabulary_size):
+            guess, percents = task.spell(int(answers.mode().values)), [f"{100 * part:.2g}%" for part in (level, share)]
             return f"chance of {name} is {percents[0]}, and always answering {guess!r} is right in {percents[1]}"
     return None
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from latebloom.fields import at_least
-from latebloom.tasks.pieces import Vocabulary, constant, draw_digits, running
+from latebloom.tasks.pieces import Vocabulary, ask, constant, draw_digits
 from latebloom.tasks.task import Batch, Supervision, Task
 
 
@@ -54,7 +54,5 @@ class ModularSum(Task):
     def draw(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
         digits, sums = draw_digits(key, rows, length, self.modulus)
         tokens = torch.cat([digits, constant(rows, self.vocabulary.marker("SUM"))], dim=1)
-        places = torch.arange(length, device=rows.device).expand(rows.shape[0], length)
-        positions = running(self.supervision, constant(rows, length), places)
-        targets = running(self.supervision, sums[:, -1:], sums)
-        return Batch(tokens, positions, targets, {"sum": slice(0, targets.shape[1])})
+        places = torch.arange(length + 1, device=rows.device).expand(rows.shape[0], -1)
+        return ask(tokens, {"sum": (places, torch.cat([sums, sums[:, -1:]], dim=1))}, self.supervision)

@@ -1,17 +1,23 @@
-"""Building blocks of the tasks: digits with running sums, and distinct keys with values.
+"""Building blocks of the tasks: token numbers, digits with running sums, distinct keys with values, and answers.
 
-Shapes: B sequences, N digits or pairs.
+Shapes: B sequences, N digits or pairs, W tokens of a key.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from latebloom.tasks.random import distinct, integers
+from latebloom.tasks.random import distinct, distinct_pairs, integers
+from latebloom.tasks.task import Batch, Supervision
 
 # Each kind of number is drawn from its own stream, so that a change to one leaves the others as they were.
-DIGITS, KEYS, VALUES, QUERY, ORDER = range(5)
+DIGITS, KEYS, VALUES, QUERY, ORDER, KINDS, MOVES, SLOTS, START = range(9)
+
+Score = Literal["every", "last"]
 
 
 @dataclass(frozen=True)
@@ -20,8 +26,10 @@ class Vocabulary:
 
     modulus: int = 0
     keys: int = 0
+    """Tokens that can stand at each place of a key."""
     values: int = 0
     markers: tuple[str, ...] = ()
+    key_tokens: int = 1
 
     @property
     def first_key(self) -> int:
@@ -29,7 +37,7 @@ class Vocabulary:
 
     @property
     def first_value(self) -> int:
-        return self.modulus + self.keys
+        return self.modulus + self.keys * self.key_tokens
 
     @property
     def size(self) -> int:
@@ -39,11 +47,12 @@ class Vocabulary:
         return self.first_value + self.values + self.markers.index(name)
 
     def spell(self, token: int) -> str:
-        """Return 3 for a digit, k3 for a key, v3 for a value, SUM for a marker."""
+        """Return 3 for a digit, k3 for a key (k3 k5' for one of two tokens), v3 for a value, SUM for a marker."""
         if token < self.first_key:
             return str(token)
         if token < self.first_value:
-            return f"k{token - self.first_key}"
+            place, number = divmod(token - self.first_key, self.keys)
+            return f"k{number}{chr(39) * place}"
         if token < self.first_value + self.values:
             return f"v{token - self.first_value}"
         return self.markers[token - self.first_value - self.values]
@@ -55,19 +64,60 @@ def draw_digits(key: int | Tensor, rows: Tensor, count: int, modulus: int) -> tu
     return digits, digits.cumsum(dim=1) % modulus
 
 
+def draw_keys(key: int | Tensor, rows: Tensor, count: int, vocabulary: Vocabulary) -> Tensor:
+    """Return the tokens (B, N, W) of keys that are distinct within a row."""
+    if vocabulary.key_tokens == 1:
+        return distinct(key, rows, KEYS, count, vocabulary.keys)[:, :, None] + vocabulary.first_key
+    pairs = distinct_pairs(key, rows, KEYS, count, vocabulary.keys)
+    return pairs + torch.arange(2, device=rows.device) * vocabulary.keys + vocabulary.first_key
+
+
+def draw_values(key: int | Tensor, rows: Tensor, count: int, vocabulary: Vocabulary) -> Tensor:
+    """Return value tokens (B, N)."""
+    return integers(key, rows, VALUES, count, vocabulary.values) + vocabulary.first_value
+
+
 def draw_pairs(
     key: int | Tensor, rows: Tensor, count: int, vocabulary: Vocabulary
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return keys (B, N), distinct within a row, their values (B, N), and the key and value (B, 1) of a query."""
-    keys = distinct(key, rows, KEYS, count, vocabulary.keys) + vocabulary.first_key
-    values = integers(key, rows, VALUES, count, vocabulary.values) + vocabulary.first_value
+    """Return keys (B, N, W), distinct within a row, their values (B, N), and the key (B, W) and value (B, 1) of a
+    query."""
+    keys, values = draw_keys(key, rows, count, vocabulary), draw_values(key, rows, count, vocabulary)
     query = integers(key, rows, QUERY, 1, count)
-    return keys, values, keys.gather(1, query), values.gather(1, query)
+    return keys, values, take(keys, query)[:, 0], values.gather(1, query)
 
 
-def running(supervision: str, outcome: Tensor, each: Tensor) -> Tensor:
-    """Return the columns of intermediate answers and of the outcome (B, 1), or of the outcome alone."""
-    return torch.cat([each, outcome], dim=1) if supervision == "aligned" else outcome
+def take(keys: Tensor, places: Tensor) -> Tensor:
+    """Return the keys (B, M, W) at these places (B, M) of (B, N, W)."""
+    return keys.gather(1, places[:, :, None].expand(-1, -1, keys.shape[2]))
+
+
+def ask(
+    tokens: Tensor,
+    answers: Mapping[str, tuple[Tensor, Tensor]],
+    supervision: Supervision = "aligned",
+    score: Score = "last",
+) -> Batch:
+    """Return a batch from the positions and targets (B, A) of each answer, in order of time.
+
+    Outcome supervision keeps the last column of each answer.
+    """
+    first = -1 if supervision == "outcome" else 0
+    positions, targets = zip(*answers.values(), strict=True)
+    edges = pairwise(accumulate((len(one[0, first:]) for one in positions), initial=0))
+    return Batch(
+        tokens,
+        torch.cat([one[:, first:] for one in positions], dim=1),
+        torch.cat([one[:, first:] for one in targets], dim=1),
+        {name: slice(*edge) for name, edge in zip(answers, edges, strict=True)},
+        tuple(answers) if score == "every" else (),
+    )
+
+
+def say(queries: list[int], supervision: Supervision, score: Score) -> int | list[int]:
+    """Return what an oracle says of an answer, from the answers to all of its queries in order of time."""
+    asked = queries if supervision == "aligned" else queries[-1:]
+    return asked if score == "every" else asked[-1]
 
 
 def constant(like: Tensor, value: int) -> Tensor:

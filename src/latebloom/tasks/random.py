@@ -67,8 +67,8 @@ def words(key: int | Tensor, rows: Tensor, stream: int, count: int) -> Tensor:
     return _mix_tensor(row_keys[:, None] + offset + columns * _signed(_GAMMA))
 
 
-def integers(key: int | Tensor, rows: Tensor, stream: int, count: int, bound: int) -> Tensor:
-    """Return integers (B, N) in [0, bound), uniform up to bound / 2^31."""
+def integers(key: int | Tensor, rows: Tensor, stream: int, count: int, bound: int | Tensor) -> Tensor:
+    """Return integers (B, N) in [0, bound), uniform up to bound / 2^31; a tensor (B, N) has a bound for each."""
     top = (words(key, rows, stream, count) >> 33) & ((1 << 31) - 1)
     return (top * bound) >> 31
 
@@ -83,6 +83,24 @@ def distinct(key: int | Tensor, rows: Tensor, stream: int, count: int, bound: in
     if isinstance(key, Tensor) and key.is_cuda and count <= FEW:
         return fused_distinct(key, rows, _signed(_mix_int(stream + 1)), count, bound)
     return words(key, rows, stream, bound).argsort(dim=1, stable=True)[:, :count]
+
+
+ROUNDS = 10
+"""Rounds of the Feistel network. With six, pairs of few tokens were visibly not uniform."""
+
+
+def distinct_pairs(key: int | Tensor, rows: Tensor, stream: int, count: int, side: int) -> Tensor:
+    """Return distinct pairs (B, N, 2) of integers in [0, side): the start of a pseudorandom permutation of all pairs.
+
+    A Feistel network with random round functions takes the numbers of the pairs to the pairs. Memory and time grow with
+    `count + side`, where sorting all pairs would take `side` squared.
+    """
+    shifts = integers(key, rows, stream, ROUNDS * side, side)
+    number = torch.arange(count, device=rows.device).expand(rows.shape[0], count)
+    left, right = number // side, number % side
+    for turn in range(ROUNDS):
+        left, right = right, (left + shifts.gather(1, turn * side + right)) % side
+    return torch.stack([left, right], dim=2)
 
 
 FEW = 64

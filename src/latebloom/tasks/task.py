@@ -7,10 +7,10 @@ Shapes: B sequences, T tokens, A supervised positions, L items (the length).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from math import prod
+from math import isqrt
 from typing import ClassVar, Literal
 
 import torch
@@ -37,7 +37,9 @@ class Batch:
     targets: Tensor
     """(B, A) the correct answers, as token numbers."""
     columns: dict[str, slice]
-    """The columns of A that belong to each named answer. Accuracy counts the last column of each."""
+    """The columns of A that belong to each named answer."""
+    every: tuple[str, ...] = ()
+    """The answers of which accuracy counts every column; of the others it counts the last."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -47,20 +49,22 @@ class Batch:
 
     def without(self, names: Iterable[str]) -> "Batch":
         """Return the same sequences without these answers."""
-        kept = {name: columns for name, columns in self.columns.items() if name not in set(names)}
-        if len(kept) == len(self.columns):
+        return self._select({name: columns for name, columns in self.columns.items() if name not in set(names)})
+
+    def scored(self) -> "Batch":
+        """Return the same sequences with only the columns that accuracy counts."""
+        last = {name: slice(columns.stop - 1, columns.stop) for name, columns in self.columns.items()}
+        return self._select(last | {name: self.columns[name] for name in self.every if name in self.columns})
+
+    def _select(self, kept: dict[str, slice]) -> "Batch":
+        """Return the same sequences with only these columns."""
+        if kept == self.columns:
             return self
         edges = pairwise(accumulate((old.stop - old.start for old in kept.values()), initial=0))
         columns = {name: slice(*edge) for name, edge in zip(kept, edges, strict=True)}
         positions = torch.cat([self.positions[:, old] for old in kept.values()], dim=1)
         targets = torch.cat([self.targets[:, old] for old in kept.values()], dim=1)
-        return Batch(self.tokens, positions, targets, columns)
-
-    def scored(self) -> "Batch":
-        """Return the same sequences with only the columns that accuracy counts (no running sums)."""
-        last = [columns.stop - 1 for columns in self.columns.values()]
-        names = {name: slice(i, i + 1) for i, name in enumerate(self.columns)}
-        return Batch(self.tokens, self.positions[:, last], self.targets[:, last], names)
+        return Batch(self.tokens, positions, targets, columns, self.every)
 
 
 class Task(Component, ABC):
@@ -105,17 +109,12 @@ class Task(Component, ABC):
     def spell(self, token: int) -> str:
         """Return a token as text."""
 
-    def oracle(self, tokens: list[int]) -> dict[str, int] | None:
+    def oracle(self, tokens: list[int]) -> Mapping[str, int | list[int]] | None:
         """Return the answers of one sequence, computed from its tokens in plain Python; None if there is no oracle.
 
-        `latebloom check` compares it with the targets of `draw`.
+        An answer of which every column is scored is a list. `latebloom check` compares them with the targets of `draw`.
         """
         return None
-
-    @property
-    def chance_all(self) -> float:
-        """The accuracy of guessing every answer of a sequence."""
-        return prod(self.chance.values())
 
     def check_length(self, length: int, field: str = "length") -> None:
         """Raise a ConfigError unless the vocabulary allows sequences of this length."""
@@ -124,9 +123,11 @@ class Task(Component, ABC):
                 f"{field}: {length} is too short; a {self.name} sequence has at least {self.shortest} items"
             )
         if self.longest is not None and length > self.longest:
+            needed, tokens = self.keys_needed(length), getattr(self, "key_tokens", 1)
             raise ConfigError(
-                f"{field}: {length} needs task.keys of {self.keys_needed(length)} or more; "
-                f"this task has {getattr(self, 'keys', 0)}, enough for a length of {self.longest}"
+                f"{field}: {length} needs task.keys of {needed if tokens == 1 else isqrt(needed - 1) + 1} or more; "
+                f"this task has {getattr(self, 'keys', 0)}{' at each place of a key' * (tokens > 1)}, enough for a "
+                f"length of {self.longest}"
             )
 
     def batch(
@@ -152,11 +153,11 @@ class Task(Component, ABC):
 
     def _draw_per_model(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
         """Call `draw` once for each of the stacked models; the generic path for tasks without a batching rule."""
-        columns = {}
+        kept: list[Batch] = []
 
         def one_model(key: int | Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             batch = self.draw(key, rows, length)
-            columns.update(batch.columns)
+            kept.append(batch)
             return batch.tokens, batch.positions, batch.targets
 
         def each_model(keys: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
@@ -164,4 +165,4 @@ class Task(Component, ABC):
             return tuple(torch.stack(part) for part in zip(*drawn, strict=True))
 
         tokens, positions, targets = stackable(one_model, each_model)(key, rows)
-        return Batch(tokens, positions, targets, columns)
+        return replace(kept[0], tokens=tokens, positions=positions, targets=targets)
