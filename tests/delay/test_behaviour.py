@@ -7,6 +7,7 @@ import pytest
 import torch
 from foreign import (
     AdditiveAttention,
+    AlibiAttention,
     CausalSelfAttention,
     ConvolvedAttention,
     EncoderDecoder,
@@ -14,10 +15,12 @@ from foreign import (
     HandWrittenRecurrence,
     Inline,
     LanguageModel,
+    LatentAttention,
     Mixer,
     Parallel,
     Residual,
     SequenceToSequence,
+    SharedProjections,
     TorchAttention,
     WithoutResidual,
     gru,
@@ -52,6 +55,17 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], list[str], list[str]]] = {
     ),
     "written inside the block": (lambda: LanguageModel(Inline()), ["blocks.0"], ["blocks.0.norm", "blocks.0.qkv"]),
     "a shared output projection": (lambda: LanguageModel(Parallel()), ["blocks.0.attention"], []),
+    "shared projections before and behind": (lambda: LanguageModel(SharedProjections()), ["blocks.0"], []),
+    "ALiBi": (
+        lambda: LanguageModel(Residual(gru()), Residual(AlibiAttention())),
+        ["blocks.1.body"],
+        ["blocks.1.norm"],
+    ),
+    "multi-head latent attention": (
+        lambda: LanguageModel(Residual(gru()), Residual(LatentAttention())),
+        ["blocks.1.body"],
+        ["blocks.1.norm"],
+    ),
     "cross-attention": (
         lambda: EncoderDecoder(state=True),
         ["decoder.self_attn", "decoder.multihead_attn"],
@@ -90,7 +104,7 @@ def silent(module: nn.Module, args: Any, output: Any) -> Tensor:
 def silence(model: nn.Module) -> None:
     """The oracle: attention whose last projection is zero adds nothing."""
     for module in model.modules():
-        if isinstance(module, CausalSelfAttention):
+        if isinstance(module, CausalSelfAttention | LatentAttention):
             last = [module.c_proj]
         elif isinstance(module, nn.MultiheadAttention):
             last = [module.out_proj]
@@ -98,6 +112,9 @@ def silence(model: nn.Module) -> None:
             last = [module.output]
         elif isinstance(module, AdditiveAttention):
             module.register_forward_hook(silent)
+            continue
+        elif isinstance(module, SharedProjections):
+            nn.init.zeros_(module.attention_norm.weight)
             continue
         else:
             continue
