@@ -37,6 +37,9 @@ $(DEMO): pyproject.toml constraints.txt
 $(DEV): $(DEMO)
 	@echo "Installing the integrations and the development tools into $(VENV) (once, about two minutes)"
 	@$(PIP_INSTALL) ".[dev]"
+	@# In a folder of its own: without a GPU its presence breaks Transformers' delta-rule models.
+	@$(VENV)/bin/pip install --disable-pip-version-check --quiet --upgrade --no-deps --target $(VENV)/fla \
+		flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.2
 	@touch $@
 
 clean:

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from latebloom.delay.record import Call, Event, Recording, depends, is_inside, random_sum, tokens_behind
+from latebloom.delay.record import ROUNDING, Call, Event, Recording, depends, is_inside, random_sum, tokens_behind
 from latebloom.delay.visible import attention_kernels, eager
 
 Kind = Literal["self", "cross", "sliding"]
@@ -114,7 +114,8 @@ class _Comparison:
     def starved(self, inside: list[str]) -> list[str]:
         """Return the outermost modules with parameters, not `inside` attention, that are reached in the first alone."""
         found: list[str] = []
-        for path in sorted(self.whole.reached() - self.cut.reached()):
+        before, after = self.whole.reached(), self.cut.reached()
+        for path in sorted(path for path, size in before.items() if after.get(path, 0.0) <= ROUNDING * size):
             has_parameters = next(self.modules[path].parameters(), None) is not None
             if has_parameters and not any(is_inside(path, one) for one in [*inside, *found]):
                 found.append(path)
@@ -163,11 +164,12 @@ class _Comparison:
         return self._connected[path]
 
     def _sources(self, path: str) -> list[Tensor]:
-        """Return the inputs of a module; for one that takes token ids, what the embeddings inside it return."""
-        if self.whole.first[path].inputs:
-            return self.cut.first[path].inputs
-        inner = {name for name, call in self.whole.first.items() if is_inside(name, path) and not call.inputs} - {path}
-        return [tensor for call in self.cut.calls if call.path in inner for tensor in call.outputs]
+        """Return the inputs of a module; for one that takes token ids, also what the embeddings inside it return."""
+        call = self.cut.first[path]
+        if self.whole.first[path].inputs and not call.takes_ids:
+            return call.inputs
+        embeddings = {name for name, one in self.whole.first.items() if not one.inputs} - {path}
+        return [*call.inputs, *(tensor for one in call.inner if one.path in embeddings for tensor in one.outputs)]
 
     @cached_property
     def lasting(self) -> list[str]:

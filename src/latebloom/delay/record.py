@@ -17,6 +17,9 @@ from torch.utils._pytree import tree_map_only
 
 from latebloom.delay.visible import is_attention, seen_kernels, without_recomputation
 
+ROUNDING = 1e-6
+"""A gradient that is smaller than another one by this factor is rounding, as in a router that chooses one expert."""
+
 
 @dataclass(eq=False)
 class Call:
@@ -26,6 +29,10 @@ class Call:
     inputs: list[Tensor]
     """The floating-point inputs that were computed from the model's own input."""
     outputs: list[Tensor] = field(default_factory=list)
+    takes_ids: bool = False
+    """Whether it was given integers too, such as token ids."""
+    inner: list["Call"] = field(default_factory=list)
+    """The calls of modules inside it."""
 
 
 @dataclass(eq=False)
@@ -123,16 +130,21 @@ class Recording(TorchFunctionMode):
         def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
             # Each call gets aliases of its inputs. So two inputs of which one was made from the other stay two.
             aliases: dict[int, Tensor] = {}
+            call = Call(path, [])
 
             def alias(tensor: Tensor) -> Tensor:
+                call.takes_ids |= tensor.ndim > 1 and not tensor.is_floating_point() and tensor.dtype != torch.bool
                 if not tensor.is_floating_point() or tensor.ndim == 0 or (self._stack and not tensor.requires_grad):
                     return tensor
                 given = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
                 return aliases.setdefault(id(tensor), given.view_as(given))
 
             changed = tree_map_only(Tensor, alias, (args, kwargs))
-            self._stack.append(Call(path, list(aliases.values())))
-            self.calls.append(self._stack[-1])
+            call.inputs = list(aliases.values())
+            for outer in self._stack:
+                outer.inner.append(call)
+            self._stack.append(call)
+            self.calls.append(call)
             return changed
 
         def after(module: nn.Module, args: Any, output: Any) -> Any:
@@ -149,14 +161,16 @@ class Recording(TorchFunctionMode):
         path = path.rpartition(".")[0]
         return path if path in self.first else self.parent(path)
 
-    def reached(self) -> set[str]:
-        """Return the modules on whose output the model's output depends."""
+    def reached(self) -> dict[str, float]:
+        """Return the modules on whose output the model's output depends, with the largest gradient there."""
         calls = [(call.path, tensor) for call in self.calls for tensor in call.outputs if tensor.requires_grad]
         grads = gradients(random_sum(self.outputs), [tensor for _, tensor in calls])
-        sizes = [0.0 if grad is None else float(grad.abs().max()) for grad in grads]
-        typical = median([size for size in sizes if size] or [0.0])
-        least = 1e-6 * typical  # less is rounding, as in a router that chooses one expert
-        return {path for (path, _), size in zip(calls, sizes, strict=True) if size > least}
+        sizes: dict[str, float] = {}
+        for (path, _), grad in zip(calls, grads, strict=True):
+            if grad is not None and (size := float(grad.abs().max())):
+                sizes[path] = max(size, sizes.get(path, 0.0))
+        typical = median(sizes.values()) if sizes else 0.0
+        return {path: size for path, size in sizes.items() if size > ROUNDING * typical}
 
 
 def _is_window(value: Any) -> bool:
