@@ -241,10 +241,3 @@ def test_muon_beside_adamw(order: int) -> None:
         step(model, *pair)
         moved = {one for one, p in model.named_parameters() if not torch.equal(p, before[one])}
         assert moved == set(before) - (set(delay.parameters()) if number < 3 else set())
-
-
-def test_a_model_on_the_meta_device_is_refused() -> None:
-    with torch.device("meta"):
-        model = LanguageModel(Residual(gru()), Residual(Mixer()))
-    with pytest.raises(ConfigError, match="on the meta device; create the delay once it has weights"):
-        DelayedAttention(model, torch.optim.SGD(model.parameters(), lr=0.1), until=at_step(2))

@@ -75,6 +75,7 @@ def find_attention(
 
     `leaves_out` says whether attention will be left out; if it will only be frozen, less can go wrong.
     """
+    check_weights(model)
     if example is not None:
         return examine(model, "", call_with(model, example), where, kinds, leaves_out)
     for path in wrapped(model):
@@ -82,6 +83,14 @@ def find_attention(
         if run is not None:
             return examine(model, path, run, where, kinds, leaves_out)
     return None
+
+
+def check_weights(model: nn.Module) -> None:
+    """Raise if a model is on the meta device, where nothing it does can be seen."""
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise ConfigError(
+            f"delay: this {type(model).__name__} is on the meta device; create the delay once it has weights"
+        )
 
 
 def examine(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from latebloom.delay.example import Example, wrapped
-from latebloom.delay.find import Found, Where, class_name, examine, find_attention, has_gate
+from latebloom.delay.find import Found, Where, check_weights, class_name, examine, find_attention, has_gate
 from latebloom.delay.gate import Gate, GatedForward, GatedResidual
 from latebloom.delay.observe import KINDS, Kind
 from latebloom.delay.policy import Delay, Hold, Stage, Switch, check_trigger, stage_at
@@ -60,10 +60,7 @@ class DelayedAttention:
             )
         if model in _delayed_models:
             raise ConfigError(f"delay: this {type(model).__name__} has a delay already; call its remove() first")
-        if any(parameter.is_meta for parameter in model.parameters()):
-            raise ConfigError(
-                f"delay: this {type(model).__name__} is on the meta device; create the delay once it has weights"
-            )
+        check_weights(model)
         self.model, self.steps, self.measure, self.automatic = model, steps, measure, automatic
         self.step, self.tokens = 0, 0
         self._switch = Switch()
