@@ -63,8 +63,9 @@ def decoder(family: str, **options: Any) -> Any:
 def encoder_decoder(family: str) -> Any:
     torch.manual_seed(0)
     settings, layers = ENCODER_DECODERS[family]
-    usual = {name: COMMON[name] for name in COMMON if "token_id" in name or name == "vocab_size"}
-    config = CONFIG_MAPPING[family](**usual, **settings, d_model=32, decoder_start_token_id=0, forced_eos_token_id=None)
+    usual: dict[str, Any] = {name: COMMON[name] for name in COMMON if "token_id" in name or name == "vocab_size"}
+    usual |= {"d_model": 32, "decoder_start_token_id": 0, "forced_eos_token_id": None}
+    config = CONFIG_MAPPING[family](**usual, **settings)
     model = AutoModelForSeq2SeqLM.from_config(config)
     for part in ("encoder", "decoder"):
         blocks: Any = model.get_submodule(layers.format(part))

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from ranks import run_ranks
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.fsdp import fully_shard
 
 from latebloom import at_step
@@ -34,7 +35,7 @@ class Optimizers:
     """As torchtitan's OptimizersContainer: flat state by name; a first save steps the optimizers to create it."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.names = {parameter: name for name, parameter in model.named_parameters()}
+        self.names: dict[Any, str] = {parameter: name for name, parameter in model.named_parameters()}
         self.optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.5)]
 
     def states(self) -> Iterator[tuple[str, dict[str, Any], str]]:
@@ -71,7 +72,7 @@ def train(folder: Path, start: int, stop: int) -> tuple[dict[str, Tensor], set[s
     delay = delayed_attention(until=at_step(2))(optimizers, [model])
     states: dict[str, Any] = {"model": model.state_dict(), "optimizer": optimizers}
     if start:
-        dcp.load(states, checkpoint_id=folder / str(start))
+        load(states, checkpoint_id=folder / str(start))
         model.load_state_dict(states["model"])
     assert delay.step == start
 
@@ -85,7 +86,7 @@ def train(folder: Path, start: int, stop: int) -> tuple[dict[str, Tensor], set[s
         nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
         optimizers.optimizers[0].step()
         optimizers.optimizers[0].zero_grad()
-    dcp.save({"model": model.state_dict(), "optimizer": optimizers}, checkpoint_id=folder / str(stop))
+    save({"model": model.state_dict(), "optimizer": optimizers}, checkpoint_id=folder / str(stop))
     after = weights()
     return after, {name for name in after if not torch.equal(after[name], before[name])}, set(delay.parameters())
 
