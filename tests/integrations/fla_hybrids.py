@@ -45,7 +45,7 @@ def tensors_in(*bounds: Any) -> Iterator[Any]:
 
 def prepare() -> None:
     """Import fla, and make its kernels run in the interpreter."""
-    Autotuner._bench = lambda *_, **__: [0.0] * 3  # pyright: ignore[reportAttributeAccessIssue] (it needs a GPU)
+    Autotuner._bench = lambda *_, **__: [0.0] * 3  # measuring needs a GPU
     from fla.layers.attn import Attention  # pyright: ignore[reportMissingImports]
 
     for name, module in list(sys.modules.items()):

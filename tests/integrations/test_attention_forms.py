@@ -53,9 +53,8 @@ class Recurrent(nn.Module):
 def decoder(family: str, **options: Any) -> Any:
     torch.manual_seed(0)
     settings, layers, _ = DECODERS[family]
-    model = AutoModelForCausalLM.from_config(
-        CONFIG_MAPPING[family](**COMMON | {"num_hidden_layers": 2} | settings), **options
-    )
+    every: dict[str, Any] = COMMON | {"num_hidden_layers": 2} | settings
+    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**every), **options)
     model.get_submodule(layers)[0] = Recurrent(model.get_submodule(layers)[0])
     return model
 
