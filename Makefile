@@ -5,6 +5,7 @@ DEMO := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 # Every version is pinned, also those of the build tools. torch is pinned in the same call as what depends on it.
 PIP_INSTALL := PIP_CONSTRAINT=constraints.txt $(VENV)/bin/pip install --disable-pip-version-check --editable
+FLA := flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.2
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test test-slow lint format clean
@@ -37,6 +38,8 @@ $(DEMO): pyproject.toml constraints.txt
 $(DEV): $(DEMO)
 	@echo "Installing the integrations and the development tools into $(VENV) (once, about two minutes)"
 	@$(PIP_INSTALL) ".[dev]"
+	@# In a folder of its own: without a GPU its presence breaks Transformers' delta-rule models.
+	@$(VENV)/bin/pip install --disable-pip-version-check --upgrade --no-deps --target $(VENV)/fla $(FLA)
 	@touch $@
 
 clean:

@@ -147,6 +147,31 @@ class SlidingAttention(CausalSelfAttention):
         return self.c_proj((weights @ v).transpose(1, 2).flatten(2))
 
 
+class AlibiAttention(CausalSelfAttention):
+    """Attention with linear biases instead of positions."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = heads_of(self.c_attn(x))
+        place = torch.arange(x.shape[1], device=x.device)
+        distance = place[:, None] - place
+        slopes = 0.5 ** torch.arange(1, HEADS + 1, device=x.device)[:, None, None]
+        bias = torch.where(distance < 0, -torch.inf, -slopes * distance)
+        return self.c_proj(F.scaled_dot_product_attention(q, k, v, bias).transpose(1, 2).flatten(2))
+
+
+class LatentAttention(nn.Module):
+    """Multi-head latent attention, as in DeepSeek-V2: keys and values are made from one small vector a token."""
+
+    def __init__(self, rank: int = 6) -> None:
+        super().__init__()
+        self.query, self.down, self.norm = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, rank), nn.RMSNorm(rank)
+        self.up, self.c_proj = nn.Linear(rank, 2 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = heads_of(torch.cat([self.query(x), self.up(self.norm(self.down(x)))], -1))
+        return self.c_proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
 class Residual(nn.Module):
     """x + after(body(norm(x)))"""
 
@@ -190,6 +215,22 @@ class Parallel(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = self.norm(x)
         return x + self.output(self.scales[0](self.recurrence(h)[0]) + self.scales[1](self.attention(h)))
+
+
+class SharedProjections(nn.Module):
+    """Heads of attention and of a recurrence side by side, as in Hymba: one projection before them, one behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.before = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH)
+        self.recurrence, self.recurrence_norm, self.attention_norm = gru(), nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
+        self.output = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, qkv = self.before(self.norm(x)).tensor_split([WIDTH], -1)
+        q, k, v = heads_of(qkv)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        return x + self.output(self.attention_norm(attended) + self.recurrence_norm(self.recurrence(h)[0]))
 
 
 class GatedByRecurrence(nn.Module):
@@ -301,6 +342,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     ),
     "attention written inside a block": lambda: LanguageModel(Inline()),
     "attention and recurrence with one output projection": lambda: LanguageModel(Parallel()),
+    "heads with projections that a recurrence shares, as in Hymba": lambda: LanguageModel(SharedProjections()),
+    "ALiBi": lambda: LanguageModel(Residual(gru()), Residual(AlibiAttention())),
+    "multi-head latent attention": lambda: LanguageModel(Residual(gru()), Residual(LatentAttention())),
     "sliding-window attention": lambda: LanguageModel(
         Residual(gru()), Residual(SlidingAttention()), Residual(CausalSelfAttention())
     ),

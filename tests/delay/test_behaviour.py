@@ -13,8 +13,10 @@ from foreign import (
     GatedByRecurrence,
     Inline,
     LanguageModel,
+    LatentAttention,
     Mixer,
     Residual,
+    SharedProjections,
     WithoutResidual,
     gru,
     inputs_of,
@@ -38,6 +40,9 @@ HELD: dict[str, tuple[list[str], list[str]]] = {
     "attention and recurrence with one output projection": (["blocks.0.attention"], []),
     "an encoder-decoder with cross-attention": (["decoder.self_attn", "decoder.multihead_attn"], []),
     "additive attention in an LSTM decoder": (["attention"], []),
+    "heads with projections that a recurrence shares, as in Hymba": (["blocks.0"], []),
+    "ALiBi": (["blocks.1.body"], ["blocks.1.norm"]),
+    "multi-head latent attention": (["blocks.1.body"], ["blocks.1.norm"]),
 }
 
 
@@ -69,7 +74,7 @@ def silent(module: nn.Module, args: Any, output: Any) -> Tensor:
 def silence(model: nn.Module) -> None:
     """The oracle: attention whose last projection is zero adds nothing."""
     for module in model.modules():
-        if isinstance(module, CausalSelfAttention):
+        if isinstance(module, CausalSelfAttention | LatentAttention):
             last = [module.c_proj]
         elif isinstance(module, nn.MultiheadAttention):
             last = [module.out_proj]
@@ -77,6 +82,9 @@ def silence(model: nn.Module) -> None:
             last = [module.output]
         elif isinstance(module, AdditiveAttention):
             module.register_forward_hook(silent)
+            continue
+        elif isinstance(module, SharedProjections):
+            nn.init.zeros_(module.attention_norm.weight)
             continue
         else:
             continue
@@ -203,10 +211,3 @@ def test_muon_beside_adamw(order: int) -> None:
         step(model, *pair)
         moved = {one for one, p in model.named_parameters() if not torch.equal(p, before[one])}
         assert moved == set(before) - (set(delay.parameters()) if number < 3 else set())
-
-
-def test_a_model_on_the_meta_device_is_refused() -> None:
-    with torch.device("meta"):
-        model = LanguageModel(Residual(gru()), Residual(Mixer()))
-    with pytest.raises(ConfigError, match="on the meta device; create the delay once it has weights"):
-        DelayedAttention(model, torch.optim.SGD(model.parameters(), lr=0.1), until=at_step(2))

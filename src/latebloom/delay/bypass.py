@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import nn
 
-from latebloom.delay.example import Example, libraries_of
+from latebloom.delay.example import Example
 from latebloom.delay.find import Found, Where, find_attention, has_gate
 from latebloom.delay.gate import Gate, GatedForward, GatedResidual, gated_in
+from latebloom.delay.libraries import libraries_of
 from latebloom.delay.marks import delayed
 from latebloom.delay.observe import KINDS, Kind
 from latebloom.errors import ConfigError

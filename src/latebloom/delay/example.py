@@ -1,14 +1,13 @@
 """How to call a model once: from an example of the user's, from what a library knows, or by a guess."""
 
 from collections.abc import Callable, Iterator, Mapping
-from importlib import import_module
-from importlib.util import find_spec
 from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from latebloom.delay.libraries import example_of
 from latebloom.delay.observe import undisturbed
 from latebloom.errors import ConfigError
 
@@ -78,24 +77,3 @@ def _candidates(model: nn.Module) -> Iterator[Example]:
         if isinstance(width, int):
             yield torch.randn(2, LENGTH, width, generator=torch.Generator().manual_seed(0)).to(device)
             return
-
-
-def libraries_of(model: nn.Module) -> list[Any]:
-    """Return what is known of the libraries that a model's classes come from.
-
-    The module `latebloom.integrations.NAME_models` is for the library NAME, and has two functions, or three:
-    - `example_of(model)` returns the arguments of a small forward pass by name, or None for what is no whole model;
-    - `classify(model, name, module)`, for models without weights, returns an empty string for softmax attention, the
-      reason for another mixer, and None for any other module;
-    - `mark_files(model)` marks the files that a model writes by itself, see `delay.marks`, and returns what undoes it.
-    """
-    kinds = {kind for module in model.modules() for kind in type(module).__mro__}
-    libraries = sorted({kind.__module__.partition(".")[0] for kind in kinds})
-    names = [f"latebloom.integrations.{library}_models" for library in libraries]
-    return [import_module(name) for name in names if find_spec(name) is not None]
-
-
-def example_of(model: nn.Module) -> dict[str, Any] | None:
-    """Return the arguments of a small forward pass if a library knows them; None otherwise."""
-    examples = (library.example_of(model) for library in libraries_of(model))
-    return next((example for example in examples if example is not None), None)

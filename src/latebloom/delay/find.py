@@ -7,11 +7,13 @@ from typing import Any
 
 from torch import nn
 
-from latebloom.delay.example import Example, call_with, guess, libraries_of, wrapped
+from latebloom.delay.example import Example, call_with, guess, wrapped
+from latebloom.delay.libraries import libraries_of
 from latebloom.delay.observe import KINDS, Attention, Kind, Observation, observe
 from latebloom.delay.record import is_inside
 from latebloom.errors import ConfigError, first_line, unknown
 
+CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 Where = Callable[[str, nn.Module], bool] | Sequence[str]
 """The modules to hold back instead of those found: a predicate on (name, module), or the names themselves."""
 ALLOW = ("only attention", "no gradient")
@@ -73,6 +75,7 @@ def find_attention(
 
     `leaves_out` says whether attention will be left out; if it will only be frozen, less can go wrong.
     """
+    check_weights(model)
     if example is not None:
         return examine(model, "", call_with(model, example), where, kinds, leaves_out)
     for path in wrapped(model):
@@ -80,6 +83,14 @@ def find_attention(
         if run is not None:
             return examine(model, path, run, where, kinds, leaves_out)
     return None
+
+
+def check_weights(model: nn.Module) -> None:
+    """Raise if a model is on the meta device, where nothing it does can be seen."""
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise ConfigError(
+            f"delay: this {type(model).__name__} is on the meta device; create the delay once it has weights"
+        )
 
 
 def examine(
@@ -168,7 +179,9 @@ def _collect(model: nn.Module, seen: Observation) -> Found:
             attention.append(Attention(part, (part,), one.functions, one.kind))
             held[part] = (part,)
             continue
-        parent = one.path if one.inline else one.path.rpartition(".")[0]
+        parent = one.path.rpartition(".")[0]
+        if one.inline and (not parent or isinstance(model.get_submodule(parent), CONTAINERS)):
+            parent = one.path  # a block; otherwise a module of attention that adds its own residual path
         feeding = [path for path in seen.starved if is_inside(path, parent) and not _mixes(seen, path)]
         attention.append(one)
         held[one.path] = (*one.modules, *feeding)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from latebloom.delay.bypass import attach
 from latebloom.delay.example import Example, wrapped
-from latebloom.delay.find import Found, Where, class_name, examine, find_attention
+from latebloom.delay.find import Found, Where, check_weights, class_name, examine, find_attention
 from latebloom.delay.gate import Gate
 from latebloom.delay.marks import check_step, delayed, take_loaded
 from latebloom.delay.observe import KINDS, Kind
@@ -78,10 +78,7 @@ class DelayedAttention:
             raise ConfigError(f"warmup_steps: {warmup_steps} needs the optimizer, whose learning rate is scaled")
         if model in delayed:
             raise ConfigError(f"delay: this {type(model).__name__} has a delay already; call its remove() first")
-        if any(parameter.is_meta for parameter in model.parameters()):
-            raise ConfigError(
-                f"delay: this {type(model).__name__} is on the meta device; create the delay once it has weights"
-            )
+        check_weights(model)
         self.model, self.steps, self.measure, self.automatic = model, steps, measure, automatic
         self.step, self.tokens = 0, 0
         self._switch = Switch()

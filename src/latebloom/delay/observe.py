@@ -1,25 +1,29 @@
 """What the modules of a model do: which are attention, and which mix tokens in another way.
 
-The decision goes by behaviour, not by the names of classes. Two passes over one example are recorded:
+The decision goes by behaviour, not by the names of classes. Three passes over one example are recorded:
 
 1. The model as it is. Functions such as `scaled_dot_product_attention` are attention. So is a softmax if two of its
    inputs depend on different tokens; the softmax of a router or of the logits is not.
 2. The same with the results of attention replaced by zeros. A module whose output no longer depends on its input has no
    path around attention, and belongs to it. A module whose output at one token still depends on its input at another
-   mixes tokens without attention. A module on which the model's output no longer depends would not be trained.
+   mixes tokens without attention.
+3. The same with the modules that belong to attention replaced by zeros, as a delay does it: their biases are out too. A
+   module on which the model's output no longer depends would not be trained.
 """
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from latebloom.delay.record import Call, Event, Recording, depends, is_inside, random_sum, tokens_behind
+from latebloom.delay.record import ROUNDING, Call, Event, Recording, depends, is_inside, random_sum, tokens_behind
+from latebloom.delay.visible import attention_kernels, eager
 
 Kind = Literal["self", "cross", "sliding"]
 KINDS: tuple[Kind, ...] = ("self", "cross", "sliding")
@@ -70,7 +74,10 @@ def observe(
     Attention of these `kinds` is left out, and the modules that are `named`, whatever they do.
     """
     with undisturbed(model):
+        known = attention_kernels()
         whole = Recording(model, run)
+        if attention_kernels() != known:  # the first call has imported kernels, which were not seen
+            whole = Recording(model, run)
         found: dict[int, Kind] = {}
         for index, event in enumerate(whole.events):
             is_named = any(is_inside(event.stack[-1].path, path) for path in named)
@@ -78,40 +85,43 @@ def observe(
                 found[index] = _kind(model, event)
         left_out = [found.get(index) in kinds for index in range(len(whole.events))]
         cut = Recording(model, run, left_out, named)
-        return _Comparison(model, whole, cut).result(found, [index for index in found if left_out[index]], named)
+        if [event.function for event in cut.events] != [event.function for event in whole.events]:
+            raise RuntimeError("without attention it calls other attention functions than with it")
+        compared = _Comparison(model, whole, cut)
+        attention = compared.find_attention(found, [index for index in found if left_out[index]], named)
+        kept: dict[str, Kind] = {
+            whole.events[index].stack[-1].path: kind for index, kind in found.items() if not left_out[index]
+        }
+        inside = [path for one in attention for path in one.modules]
+        mixers = [
+            path
+            for path in compared.mixers
+            if not any(is_inside(path, one) for one in inside) and not any(is_inside(one, path) for one in kept)
+        ]
+        held = _Comparison(model, whole, Recording(model, run, left_out, [*named, *inside]))
+        severed = [path for path in cut.first if compared.has_lasting(path) and not held.is_connected(path)]
+        return Observation(tuple(attention), kept, tuple(mixers), tuple(severed), tuple(held.starved(inside)))
 
 
 class _Comparison:
-    """A pass with attention beside one without."""
+    """A pass with attention beside one without it."""
 
     def __init__(self, model: nn.Module, whole: Recording, cut: Recording) -> None:
         self.modules, self.whole, self.cut = dict(model.named_modules()), whole, cut
         self._connected: dict[str, bool] = {}
         self._reaches: dict[str, Fraction] = {}
-        self.mixers = self._find_mixers()
-        # Mixers that reach over the whole example. Others, such as short convolutions, may be part of attention.
-        self.lasting = [path for path in self.mixers if self._reach(path) == 1]
 
-    def result(self, found: dict[int, Kind], left_out: list[int], named: Collection[str]) -> Observation:
-        attention = self._find_attention(found, left_out, named)
-        kept: dict[str, Kind] = {
-            self.whole.events[index].stack[-1].path: found[index] for index in found if index not in left_out
-        }
-        inside = [path for one in attention for path in one.modules]
-        mixers = [
-            path
-            for path in self.mixers
-            if not any(is_inside(path, one) for one in inside) and not any(is_inside(one, path) for one in kept)
-        ]
-        severed = [path for path in self.cut.first if self._has_lasting(path) and not self._is_connected(path)]
-        starved: list[str] = []
-        for path in sorted(self.whole.reached() - self.cut.reached()):
+    def starved(self, inside: list[str]) -> list[str]:
+        """Return the outermost modules with parameters, not `inside` attention, that are reached in the first alone."""
+        found: list[str] = []
+        before, after = self.whole.reached(), self.cut.reached()
+        for path in sorted(path for path, size in before.items() if after.get(path, 0.0) <= ROUNDING * size):
             has_parameters = next(self.modules[path].parameters(), None) is not None
-            if has_parameters and not any(is_inside(path, one) for one in [*inside, *starved]):
-                starved.append(path)
-        return Observation(tuple(attention), kept, tuple(mixers), tuple(severed), tuple(starved))
+            if has_parameters and not any(is_inside(path, one) for one in [*inside, *found]):
+                found.append(path)
+        return found
 
-    def _find_attention(self, found: dict[int, Kind], left_out: list[int], named: Collection[str]) -> list[Attention]:
+    def find_attention(self, found: dict[int, Kind], left_out: list[int], named: Collection[str]) -> list[Attention]:
         events: dict[str, list[int]] = {path: [] for path in named if path in self.cut.first}
         for index in left_out:
             path = self.whole.events[index].stack[-1].path
@@ -136,7 +146,7 @@ class _Comparison:
         parent = self.cut.parent(path) if chains[path] else path
         results = results or self.whole.first[path].outputs[:1]
         for name, call in self.cut.first.items():
-            if name == parent or not is_inside(name, parent) or self._has_lasting(name):
+            if name == parent or not is_inside(name, parent) or self.has_lasting(name):
                 continue
             if any(is_inside(name, one) for chain in chains.values() for one in chain):
                 continue
@@ -145,22 +155,28 @@ class _Comparison:
 
     def _does_more(self, path: str) -> bool:
         """Return whether a module does more than attention."""
-        return self._has_lasting(path) or self._is_connected(path)
+        return self.has_lasting(path) or self.is_connected(path)
 
-    def _is_connected(self, path: str) -> bool:
+    def is_connected(self, path: str) -> bool:
         """Return whether the first output of a module depends on its inputs without attention."""
         if path not in self._connected:
             self._connected[path] = depends(self.cut.first[path].outputs[:1], self._sources(path))
         return self._connected[path]
 
     def _sources(self, path: str) -> list[Tensor]:
-        """Return the inputs of a module; for one that takes token ids, what the embeddings inside it return."""
-        if self.whole.first[path].inputs:
-            return self.cut.first[path].inputs
-        inner = {name for name, call in self.whole.first.items() if is_inside(name, path) and not call.inputs} - {path}
-        return [tensor for call in self.cut.calls if call.path in inner for tensor in call.outputs]
+        """Return the inputs of a module; for one that takes token ids, also what the embeddings inside it return."""
+        call = self.cut.first[path]
+        if self.whole.first[path].inputs and not call.takes_ids:
+            return call.inputs
+        embeddings = {name for name, one in self.whole.first.items() if not one.inputs} - {path}
+        return [*call.inputs, *(tensor for one in call.inner if one.path in embeddings for tensor in one.outputs)]
 
-    def _has_lasting(self, path: str) -> bool:
+    @cached_property
+    def lasting(self) -> list[str]:
+        """Mixers that reach over the whole example. Others, such as short convolutions, may be part of attention."""
+        return [path for path in self.mixers if self._reach(path) == 1]
+
+    def has_lasting(self, path: str) -> bool:
         return any(is_inside(mixer, path) for mixer in self.lasting)
 
     def _reach(self, path: str) -> Fraction:
@@ -173,7 +189,9 @@ class _Comparison:
             self._reaches[path] = min(Fraction(1), reach)
         return self._reaches[path]
 
-    def _find_mixers(self) -> list[str]:
+    @cached_property
+    def mixers(self) -> list[str]:
+        """The innermost modules that mix tokens without attention."""
         mixing, still = list[str](), list[str]()
         for path, call in self.cut.first.items():
             module = self.modules[path]
@@ -181,7 +199,7 @@ class _Comparison:
                 continue
             if max(module.kernel_size) > 1 if isinstance(module, nn.Conv1d) else _mixes(call, self._sources("")):
                 mixing.append(path)
-            elif call.inputs and call.outputs and not _mixes(self.whole.first[path], []):
+            elif _keeps_tokens(call) and not _mixes(self.whole.first[path], []):
                 still.append(path)  # nothing inside it mixes tokens either
         found = list[str]()
         for path in reversed(mixing):  # the innermost first
@@ -217,8 +235,8 @@ def _kind(model: nn.Module, event: Event) -> Kind:
     """Return `cross` if the keys come from an input of the caller that the queries do not come from."""
     call = next((call for call in reversed(event.stack) if call.inputs), None)
     if call is not None and event.dim is None:
-        queries, keys = (tokens_behind(tensor.sum(), call.inputs) for tensor in event.inputs[:2])
-        if any(q is None and k is not None for q, k in zip(queries, keys, strict=True)):
+        behind = [tokens_behind(tensor.sum(), call.inputs) for tensor in event.inputs[:2]]
+        if any(q is None and k is not None for q, k in zip(behind[0], behind[-1], strict=True)):
             return "cross"
     elif call is not None:
         scores = _scores(event, call.inputs)[:2]
@@ -236,8 +254,14 @@ def _is_sliding(model: nn.Module, event: Event) -> bool:
         first = weights[(-1,) * weights.ndim if weights.ndim < 2 else (*(0,) * (weights.ndim - 2), -1, 0)]
         if not bool(first) if event.dim is not None or weights.dtype == torch.bool else float(first) < -1e4:
             return True
-    windows = [getattr(model.get_submodule(call.path), "sliding_window", None) for call in event.stack[-1:]]
-    return any(isinstance(window, int) and window > 0 for window in windows)
+    owner = model.get_submodule(event.stack[-1].path)
+    windows = (getattr(owner, name, None) for name in ("sliding_window", "window_size"))
+    return event.has_window or any(isinstance(window, int) and window > 0 for window in windows)
+
+
+def _keeps_tokens(call: Call) -> bool:
+    """Return whether an output of a module has the tokens of an input; a decoder may have those of other inputs."""
+    return any(output.shape[:-1] == tensor.shape[:-1] for output in call.outputs for tensor in call.inputs)
 
 
 def _mixes(call: Call, sources: list[Tensor]) -> bool:
@@ -297,7 +321,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     frozen = [p for p in model.parameters() if p.is_floating_point() and not p.requires_grad]
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
-        with torch.random.fork_rng(), torch.inference_mode(False), torch.enable_grad(), _unsharded(model):
+        with torch.random.fork_rng(), torch.inference_mode(False), torch.enable_grad(), _unsharded(model), eager():
             model.eval()
             for parameter in frozen:
                 parameter.requires_grad_()

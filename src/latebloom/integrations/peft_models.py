@@ -1,4 +1,4 @@
-"""What `latebloom.delay` needs to know of PEFT's models; see `delay.example.libraries_of`.
+"""What `latebloom.delay` needs to know of PEFT's models; see `delay.libraries`.
 
 Nothing is imported from PEFT. What is attention, its models know from the library of the model inside.
 """

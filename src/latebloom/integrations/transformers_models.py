@@ -1,4 +1,4 @@
-"""What `latebloom.delay` needs to know of Transformers' models; see `delay.find.libraries_of`.
+"""What `latebloom.delay` needs to know of Transformers' models; see `delay.libraries`.
 
 Nothing is imported from Transformers: a model says everything itself.
 """
@@ -37,14 +37,16 @@ def _layer_type(model: nn.Module, name: str) -> str | None:
 
 
 def example_of(model: nn.Module) -> dict[str, Any] | None:
-    """Return the arguments of a pass over five tokens, for a language model."""
-    config: Any = getattr(model, "config", None)
-    config = config.get_text_config() if hasattr(config, "get_text_config") else config  # for multimodal models
+    """Return the arguments of a pass over five tokens, for a language model or an encoder-decoder."""
+    own: Any = getattr(model, "config", None)
+    config = own.get_text_config() if hasattr(own, "get_text_config") else own  # for multimodal models
     size = getattr(config, "vocab_size", None)
     if not isinstance(size, int) or not hasattr(model, "get_input_embeddings"):
         return None
     device = next(model.parameters()).device
-    return {"input_ids": torch.arange(1, 6, device=device)[None] % size, "use_cache": False}
+    tokens = torch.arange(1, 6, device=device)[None] % size
+    target = {"decoder_input_ids": tokens[:, :4]} if getattr(own, "is_encoder_decoder", False) else {}
+    return {"input_ids": tokens, **target, "use_cache": False}
 
 
 class MarkedFiles:

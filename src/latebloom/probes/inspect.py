@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch import nn
 
 from latebloom.delay.find import Found, Where, class_name, find_attention, has_gate, look_at_names
+from latebloom.delay.libraries import libraries_of
 from latebloom.delay.observe import Attention
 from latebloom.delay.record import is_inside
 from latebloom.errors import ConfigError
@@ -132,6 +133,11 @@ def inspect(model: nn.Module, where: Where | None = None, example: Example = Non
 
 def _look(model: nn.Module, where: Where | None, example: Example) -> Found:
     if any(parameter.is_meta for parameter in model.parameters()):
+        if not libraries_of(model):
+            raise ConfigError(
+                f"delay: this {type(model).__name__} is on the meta device, and nothing is known of its classes by "
+                "their names; inspect it once it has weights"
+            )
         return look_at_names(model)
     check_untouched(model)
     found = find_attention(model, example, where=where)

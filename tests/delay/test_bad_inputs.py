@@ -1,0 +1,74 @@
+"""What cannot work is an error of one sentence that names the cause and the remedy."""
+
+import pytest
+import torch
+from foreign import LanguageModel, Mixer, Residual, gru
+from torch import Tensor, nn
+
+import latebloom as lb
+from latebloom import DelayedAttention, at_step
+from latebloom.delay import find_attention
+from latebloom.errors import ConfigError
+
+TOKENS = torch.arange(14).view(2, 7)
+
+
+def hybrid() -> LanguageModel:
+    return LanguageModel(Residual(gru()), Residual(Mixer()))
+
+
+def delayed(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> DelayedAttention:
+    return DelayedAttention(model, optimizer or torch.optim.SGD(model.parameters(), lr=0.1), until=at_step(2))
+
+
+def test_models_without_attention_or_with_nothing_else() -> None:
+    with pytest.raises(ConfigError, match=r"no softmax attention .* \(nothing mixes tokens\); name it with `where`"):
+        delayed(LanguageModel(Residual(nn.Linear(16, 16))))
+    with pytest.raises(ConfigError, match=r"no softmax attention .* \(blocks.0.body: GRU mixes tokens without"):
+        delayed(LanguageModel(Residual(gru())))
+    with pytest.raises(ConfigError, match=r"everything that mixes tokens in LanguageModel is attention \(blocks.0"):
+        delayed(LanguageModel(Residual(Mixer())))
+
+
+def test_an_optimizer_without_attention_and_attention_that_does_not_train() -> None:
+    model = hybrid()
+    with pytest.raises(ConfigError, match="the optimizer does not hold 6 of attention's parameters, so they would"):
+        delayed(model, torch.optim.SGD(model.logits.parameters(), lr=0.1))
+    model.blocks[1].requires_grad_(False)
+    with pytest.raises(ConfigError, match=r"requires_grad is off for all of attention's parameters \(blocks.1.body\)"):
+        delayed(model)
+
+
+def test_a_model_on_the_meta_device() -> None:
+    with torch.device("meta"):
+        model = hybrid()
+    message = "this LanguageModel is on the meta device; create the delay once it has weights"
+    with pytest.raises(ConfigError, match=message):
+        delayed(model)
+    for example in (None, TOKENS):
+        with pytest.raises(ConfigError, match=message):
+            find_attention(model, example)
+    assert lb.inspect(model).refusal == (
+        "delay: this LanguageModel is on the meta device, and nothing is known of its classes by their names; inspect "
+        "it once it has weights"
+    )
+
+
+class SeveralInputs(LanguageModel):
+    """A model with inputs that cannot be guessed."""
+
+    def forward(self, tokens: Tensor, speaker: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(tokens) + speaker[:, None, None] * lengths.max()
+
+
+def test_several_inputs_that_cannot_be_guessed() -> None:
+    model = SeveralInputs(Residual(gru()), Residual(Mixer()))
+    assert find_attention(model) is None
+    refusal = "delay: no input for SeveralInputs could be guessed, so what it does is not known; give `example`"
+    assert lb.inspect(model).refusal == refusal
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    delay = delayed(model, optimizer)
+    with pytest.raises(ConfigError, match="SeveralInputs has not been called yet, and what it does is seen at"):
+        optimizer.step()
+    model(TOKENS, torch.ones(2), torch.ones(2))
+    assert delay.found.matched == ("blocks.1.body",)
