@@ -26,7 +26,7 @@ import transformers
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "delay")]
+sys.path += [str(Path(__file__).parents[1] / name) for name in ("", "delay", "integrations")]
 import discover
 import foreign
 from switching import moved, same, weights
@@ -35,7 +35,7 @@ from test_transformers import trainer_for
 from latebloom import DelayedAttention, at_step, inspect
 from latebloom.delay.find import look_at_names
 from latebloom.delay.record import is_inside
-from latebloom.engine.checkpoint import write_json
+from latebloom.engine.files import write_json
 from latebloom.errors import ConfigError, first_line
 from latebloom.integrations.transformers import DelayedAttentionCallback
 

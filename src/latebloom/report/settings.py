@@ -159,9 +159,12 @@ def _tunings(panel: Panel, tuning: Sequence[RunRecord]) -> list[Tuning]:
         by_choice.setdefault(run.arm, []).append(run)
     found = []
     for arm in panel.arms:
-        own = run_settings(next(run for run in panel.runs if run.arm == arm))
+        first = next(run for run in panel.runs if run.arm == arm)
         names = [name for name in by_choice if name.rpartition(CHOICE)[0] == arm]
-        tried = [Tried(run_settings(by_choice[name][0]), tuple(by_choice[name])) for name in names]
+        own, *every = map(
+            _without_seed, settings_in_all([run.config for run in (first, *(by_choice[n][0] for n in names))])
+        )
+        tried = [Tried(settings, tuple(by_choice[name])) for settings, name in zip(every, names, strict=True)]
         tried.sort(key=lambda one: (-len(one.runs), 1.0 if one.score is None else -one.score))
         found.append(Tuning(arm, tuple(tried), next((one for one in tried if own and one.settings == own), None)))
     return found
