@@ -80,6 +80,7 @@ def unmoved(self: DelayedAttention, parameter: Tensor) -> None:
     parameter.grad = None
 
 
+@pytest.mark.filterwarnings("ignore:latebloom. these weights were trained without attention")  # rightly so
 @pytest.mark.parametrize(
     ("column", "owner", "method", "replacement", "says"),
     [

@@ -76,15 +76,19 @@ def test_runs_are_those_that_one_would_do_alone(cluster, tiny, tmp_path, sharing
 
 
 def test_a_run_that_fails_is_reported_with_its_log_and_the_others_finish(cluster, tiny, tmp_path, sharing):
-    (tmp_path / "broken" / "metrics.jsonl").mkdir(parents=True)
-    (tmp_path / "broken" / "metrics.jsonl" / "a file").write_text("where a file should be, not a folder")
+    (tmp_path / "unwritable" / "metrics.jsonl").mkdir(parents=True)
+    (tmp_path / "unwritable" / "metrics.jsonl" / "a file").write_text("where a file should be, not a folder")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text(json.dumps(tiny.to_json()))
+    (tmp_path / "broken" / "environment.json").write_text('{"resumed": 5}')  # not a list, which nobody foresees
     hot = replace(tiny.training, full=replace(tiny.training.full, learning_rate=1e30), clip=1e30)
-    configs = {"broken": tiny, "hot": replace(tiny, training=hot, delay=None), "good": tiny}
+    configs = {"unwritable": tiny, "broken": tiny, "hot": replace(tiny, training=hot, delay=None), "good": tiny}
     seen = []
     failures = train_on_ray(configs, tmp_path, observe=lambda name, progress: seen.append((name, progress.phase)))
-    assert set(failures) == {"broken", "hot"}
-    assert failures["broken"] == f"IsADirectoryError, see {tmp_path / 'broken' / 'error.log'}"
-    assert "IsADirectoryError" in (tmp_path / "broken" / "error.log").read_text()
+    assert set(failures) == {"unwritable", "broken", "hot"}
+    assert "metrics.jsonl could not be written (Is a directory); what was saved" in failures["unwritable"]
+    assert failures["broken"] == f"AttributeError, see {tmp_path / 'broken' / 'error.log'}"
+    assert "has no attribute 'append'" in (tmp_path / "broken" / "error.log").read_text()
     assert "not finite" in failures["hot"]
     assert {("broken", "failed"), ("hot", "failed"), ("good", "done")} <= set(seen)
     assert (tmp_path / "good" / "result.json").exists()
