@@ -1,4 +1,4 @@
-"""Every score function trains under every delay, alone and stacked, and continues from a checkpoint bit for bit."""
+"""Every score function trains with every recurrence and delay, alone and stacked, and resumes bit for bit."""
 
 from dataclasses import replace
 
@@ -8,11 +8,13 @@ import torch
 from latebloom import Delay, at_step
 from latebloom.engine.trainer import Trainer
 from latebloom.layers.attention import Randomised, RandomWindow, Scores
+from latebloom.models.settings import Recurrence
 
 CPU = torch.device("cpu")
-SCORES = [
-    name for name, member in Scores.members.items() if member.__module__.startswith("latebloom.layers.attention.")
-]
+SCORES, RECURRENCES = (
+    [name for name, member in family.members.items() if member.__module__.startswith("latebloom.layers.")]
+    for family in (Scores, Recurrence)
+)
 VARIANTS = {
     "log_n at inference": {"scores": {"name": "log_n", "reference_length": 8, "only_at_inference": True}},
     "alibi": {"positions": "alibi", "scores": "entmax"},
@@ -63,6 +65,16 @@ def require_resumable(configs) -> Trainer:
 @pytest.mark.parametrize("scores", SCORES)
 def test_every_score_function_trains_under_every_delay(tiny, scores, hold):
     train_alone_and_stacked(configure(tiny, HOLDS[hold], scores=scores))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hold", HOLDS)
+@pytest.mark.parametrize("scores", SCORES)
+@pytest.mark.parametrize("recurrence", sorted(set(RECURRENCES) - {"lstm"}))
+def test_every_recurrence_trains_with_every_score_function(tiny, recurrence, scores, hold):
+    config = configure(tiny, HOLDS[hold], scores=scores)
+    model = replace(config.model, recurrence=Recurrence.named(recurrence), blocks=1)
+    train_alone_and_stacked(replace(config, model=model, training=replace(config.training, state_noise=0.1)))
 
 
 @pytest.mark.parametrize("name", VARIANTS)
