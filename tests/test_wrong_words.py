@@ -139,7 +139,7 @@ def test_a_damaged_run_is_one_sentence_and_its_checkpoint_restores_it(damage, fo
     ("file", "content", "sentence"),
     [
         ("config.json", "{}", "run holds no run: its config.json is damaged or not from a run"),
-        ("metrics.jsonl", "{}", f"run is damaged: metrics.jsonl {CHANGED}; train the run again in another folder"),
+        ("metrics.jsonl", "{}", f"run is damaged: metrics.jsonl {CHANGED}; remove run and train the run again"),
     ],
 )
 def test_what_no_checkpoint_restores_is_one_sentence(words, file, content, sentence, folder, capsys):
@@ -163,7 +163,10 @@ def test_an_error_that_nobody_foresaw_is_one_sentence_with_its_traceback_in_a_fi
         raise RuntimeError("something else")
 
     monkeypatch.setattr("latebloom.cli.parse", fail)
-    told = complaint(capsys, "list")
+    with pytest.raises(SystemExit) as end:
+        main(["list"])
+    assert end.value.code == 1
+    told = capsys.readouterr().err.strip().removeprefix("latebloom: ")
     assert told.startswith("this is a mistake in latebloom or in a plugin (RuntimeError: something else); what was")
     log = Path(told.rpartition(" ")[2])
     assert 'raise RuntimeError("something else")' in log.read_text()

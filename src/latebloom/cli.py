@@ -13,7 +13,7 @@ from tempfile import NamedTemporaryFile
 from latebloom import __version__
 from latebloom.arguments import Parser
 from latebloom.commands import command_names, load_command
-from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, catch_write_errors, first_line
+from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, Note, catch_write_errors, first_line
 
 DESCRIPTION = "Delayed attention training: sequence models trained on short sequences that work on long ones."
 EPILOG = """Options of a command: latebloom COMMAND --help. Completion with Tab: eval "$(latebloom completion bash)",
@@ -55,25 +55,28 @@ def _main_parser(names: list[str]) -> Parser:
     return parser
 
 
-def _describe_unforeseen(error: Exception) -> str:
-    """Return one sentence for an error that no code has foreseen; its traceback goes into a file."""
+def _describe_unforeseen(error: Exception) -> tuple[str, int]:
+    """Return one sentence and the exit status for an unforeseen error; its traceback goes into a file."""
     if isinstance(error, MemoryError) or re.search("out of memory|can't allocate memory", str(error)):
         return (
             "there is not enough memory for this; use smaller settings, such as model.width=32, "
             "training.delayed.batch_size=32 and training.full.batch_size=32"
-        )
+        ), 2
     with NamedTemporaryFile("w", prefix="latebloom-", suffix=".log", delete=False) as log:
         log.write("".join(traceback.format_exception(error)))
     return (
         f"this is a mistake in latebloom or in a plugin ({type(error).__name__}: {first_line(error)}); what was saved "
         f"before is complete, and the traceback is in {log.name}"
-    )
+    ), 1
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command; a user's mistake is one sentence and exit status 2."""
+    """Run a command; a user's mistake is one sentence and exit status 2, an unforeseen error exit status 1."""
     words = sys.argv[1:] if arguments is None else arguments
-    warnings.formatwarning = lambda message, *_, **__: f"Note: {message}.\n"
+    format_others = warnings.formatwarning
+    warnings.formatwarning = lambda message, category, *rest, **named: (
+        f"Note: {message}.\n" if issubclass(category, Note) else format_others(message, category, *rest, **named)
+    )
     try:
         with catch_write_errors("the output of this command"):
             parse(words)()
@@ -82,8 +85,10 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         raise
     except Exception as error:
-        message, status = _describe_unforeseen(error), 2
+        message, status = _describe_unforeseen(error)
     else:
         return
+    finally:
+        warnings.formatwarning = format_others
     print(f"latebloom: {message}", file=sys.stderr)
     sys.exit(status)

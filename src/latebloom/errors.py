@@ -43,6 +43,10 @@ class InterruptedRun(LatebloomError):  # noqa: N818 (an interruption is not an e
     """Training was interrupted and has saved its progress."""
 
 
+class Note(UserWarning):
+    """A warning for the user of a command, who sees its sentence alone."""
+
+
 def unknown(field: str, value: object, choices: Iterable[object]) -> ConfigError:
     """Return the error for a value that is none of the choices; it names the nearest one."""
     names = [str(choice) for choice in choices]
@@ -63,33 +67,25 @@ def require(condition: bool, field: str, value: object, wanted: str) -> None:
 
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FAILS = (errno.EIO, errno.EROFS, errno.EFBIG)
+"""Errors of a write that may come without the name of the file."""
 
 
 @contextmanager
 def catch_write_errors(place: Path | str) -> Iterator[None]:
-    """Raise DiskError if `place` cannot be written, whichever library notices."""
+    """Raise DiskError if a file in `place` cannot be written, whichever library notices."""
     try:
         yield
     except Exception as error:
-        number = getattr(error, "errno", None)
+        number, file = getattr(error, "errno", None), getattr(error, "filename", None)
         if number in DISK_IS_FULL or "(os error 28)" in str(error):  # safetensors has no errno
             raise DiskFullError(
                 f"the disk is full: {place} could not be written; free some space and run the same command to continue"
             ) from error
-        if not isinstance(error, OSError) or number is None or isinstance(error, _OF_PROCESSES):
+        is_inside = isinstance(file, str) and Path(place).absolute() in Path(file).absolute().parents
+        if not isinstance(error, OSError) or not (is_inside or number in _DISK_FAILS):
             raise
         raise DiskError(
-            f"{error.filename or place} could not be written ({error.strerror}); what was saved before is complete, "
-            "and the same command continues it"
+            f"{file or place} could not be written ({error.strerror}); what was saved before is complete, and the same "
+            "command continues it"
         ) from error
-
-
-_OF_PROCESSES = (
-    BlockingIOError,
-    ChildProcessError,
-    ConnectionError,
-    InterruptedError,
-    ProcessLookupError,
-    TimeoutError,
-)
-"""Errors of the operating system that are not about files."""

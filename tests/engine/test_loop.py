@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -209,6 +210,36 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tiny, tmp_path):
     with pytest.warns(UserWarning, match=told):
         trained = run(tiny, tmp_path)
     assert trained.evaluation == run(tiny).evaluation
+
+
+def test_a_damaged_run_whose_checkpoints_are_damaged_too_keeps_its_result(tiny, tmp_path):
+    run(tiny, tmp_path)
+    result = (tmp_path / "result.json").read_bytes()
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"")
+    for state in (tmp_path / "checkpoints").glob("*/state.json"):
+        state.write_text("{}")
+    with (
+        pytest.warns(UserWarning, match="is damaged or not a checkpoint"),
+        pytest.raises(CheckpointError, match=f"remove {tmp_path} and train the run again"),
+    ):
+        run(tiny, tmp_path)
+    assert (tmp_path / "result.json").read_bytes() == result
+
+
+def test_a_restored_run_says_that_it_was_resumed(tiny, tmp_path):
+    run(tiny, tmp_path)
+    (tmp_path / "evaluation.json").unlink()
+    with pytest.warns(UserWarning, match="evaluation.json was damaged and is restored"):
+        run(tiny, tmp_path)
+    assert len(json.loads((tmp_path / "environment.json").read_text())["resumed"]) == 1
+
+
+def test_an_error_of_another_file_is_not_taken_for_a_failed_write(tiny, tmp_path):
+    def read(progress):
+        Path("/nowhere/table").read_bytes()
+
+    with pytest.raises(FileNotFoundError, match="table"):
+        run(tiny, tmp_path, observe=read)
 
 
 def test_when_beyond_is_measured_on_held_out_sequences_and_recorded(tiny, tmp_path):

@@ -16,6 +16,7 @@ import torch
 
 from latebloom import Delay, Phase, RunConfig, at_step, lstm, run, transformer, when_beyond
 from latebloom.engine import loop
+from latebloom.engine.folder import RunFolder
 from latebloom.engine.loop import run_stacked
 from latebloom.engine.stacked import Stacked
 from latebloom.engine.stacks import stack_key
@@ -182,6 +183,31 @@ def test_a_stack_that_is_killed_while_its_checkpoints_are_removed_leaves_none(sm
     assert all((tmp_path / name / "result.json").exists() for name in configs)
     more = configs | {"seed-3": replace(configs["seed-1"], seed=3)}
     assert [list(wave) for wave in plan_waves(more, tmp_path, lambda config: 8)] == [["seed-3"]]
+
+
+def test_a_stack_restores_a_finished_run_that_was_damaged_before_the_others_ended(small, tmp_path, monkeypatch):
+    configs = {f"seed-{seed}": replace(small, seed=seed) for seed in (1, 2)}
+    run_stacked(configs, tmp_path / "whole", CPU)
+
+    class Killed(BaseException):
+        pass
+
+    write = RunFolder.write_result
+
+    def write_the_first(folder, *arguments):
+        if folder.path.name == "seed-2":
+            raise Killed
+        write(folder, *arguments)
+
+    monkeypatch.setattr(RunFolder, "write_result", write_the_first)
+    with pytest.raises(Killed):
+        run_stacked(configs, tmp_path / "killed", CPU)
+    monkeypatch.undo()
+    (tmp_path / "killed" / "seed-1" / "model" / "model.safetensors").write_bytes(b"")
+    run_stacked(configs, tmp_path / "killed", CPU)
+    for name in configs:
+        files = [tmp_path / folder / name / "model" / "model.safetensors" for folder in ("whole", "killed")]
+        assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_a_slow_disk_does_not_take_all_the_time(small, tmp_path, monkeypatch):

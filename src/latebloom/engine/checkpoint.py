@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from latebloom.engine.files import TEMPORARY, digest, flush_folder, json_digest, remove_folder, write_flushed
-from latebloom.errors import CheckpointError, DamagedCheckpointError
+from latebloom.errors import CheckpointError, DamagedCheckpointError, Note
 
 Tensors = dict[str, dict[str, Tensor]]
 """The tensors of a checkpoint, by file and by name."""
@@ -92,8 +92,8 @@ def load_newest(paths: Sequence[Path], runs: Sequence[str]) -> tuple[Path, Tenso
         return newest, *load_checkpoint(newest, runs)
     except DamagedCheckpointError as error:
         if not older:
-            raise
-        warnings.warn(f"{error}; the run continues from {older[-1].name}", stacklevel=4)
+            raise DamagedCheckpointError(f"{error}; remove {newest.parent} to train from the beginning") from error
+        warnings.warn(f"{error}; the run continues from {older[-1].name}", Note, stacklevel=4)
         return load_newest(older, runs)
 
 

@@ -15,7 +15,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,12 +23,12 @@ from typing import Any
 
 from latebloom.config import RunConfig, load_config
 from latebloom.differences import MOST_NAMED, describe_differences
-from latebloom.engine.checkpoint import latest_checkpoint, load_checkpoint
+from latebloom.engine.checkpoint import complete_checkpoints, load_newest
 from latebloom.engine.environment import describe_environment
 from latebloom.engine.extension import extension_obstacle, is_extension
 from latebloom.engine.files import make_folder, to_json, write_file, write_json
 from latebloom.engine.manifest import FILES, FROM_CHECKPOINT, MANIFEST, damaged_files, write_manifest
-from latebloom.errors import DISK_IS_FULL, CheckpointError, ConfigError, catch_write_errors
+from latebloom.errors import DISK_IS_FULL, CheckpointError, ConfigError, Note, catch_write_errors
 from latebloom.evaluation.result import Evaluation
 
 IN_USE = "is in use: another process is training there"
@@ -97,20 +97,28 @@ class RunFolder:
             cure = f"restore it from the last checkpoint with: latebloom train --out {self.path}"
             raise CheckpointError(
                 f"{self.path} is damaged: {damaged[0]} is missing or was changed after the run had finished; "
-                f"{cure if self._can_restore(damaged) else 'train the run again in another folder'}"
+                f"{cure if self._can_restore(damaged) else f'remove {self.path} and train the run again'}"
             )
         return read_json(self.result_file, "switch_step", "switch_reason")
 
-    def reopen_if_damaged(self) -> None:
+    def _reopen_if_damaged(self) -> None:
         """Make a finished run unfinished if its model or results are damaged and a checkpoint can restore them."""
         damaged = damaged_files(self.path)
         if damaged and self._can_restore(damaged):
             names = " and ".join(damaged)
-            warnings.warn(f"{self.path}: {names} was damaged and is restored from the last checkpoint", stacklevel=3)
-            self.result_file.unlink()
+            told = f"{self.path}: {names} was damaged and is restored from the last checkpoint"
+            warnings.warn(told, Note, stacklevel=6)
+            self.result_file.unlink(missing_ok=True)
 
     def _can_restore(self, damaged: list[str]) -> bool:
-        return {*damaged} <= {*FROM_CHECKPOINT, MANIFEST} and latest_checkpoint(self.checkpoints) is not None
+        saved = complete_checkpoints(self.checkpoints)
+        if not saved or not {*damaged} <= {*FROM_CHECKPOINT, MANIFEST}:
+            return False
+        try:
+            load_newest(saved, self.hashes(self.read_config()))
+        except CheckpointError:
+            return False
+        return True
 
     def read_evaluation(self) -> Evaluation:
         """Return the evaluation at the end of training."""
@@ -135,12 +143,18 @@ class RunFolder:
         here = describe_environment(config.seed, device)
         make_folder(self.checkpoints)
         if not self.config_file.exists():
+            if (self.path / "study.json").exists():
+                raise CheckpointError(
+                    f"out: {self.path} is the folder of several runs; choose another folder for one run"
+                )
             write_json(self.environment_file, here | {"resumed": []})
             write_json(self.config_file, config.to_json())
             return
         is_extended = extend and self.can_extend(config)
         if not is_extended:
             self.require_same_settings(config)
+            if self.is_finished:
+                self._reopen_if_damaged()
             if self.is_finished:
                 return
         environment = read_json(self.environment_file, "resumed")
@@ -168,9 +182,9 @@ class RunFolder:
                 f"out: {self.path} is one of the runs in {above[0]}, so it cannot be extended alone; "
                 "choose another folder with --out"
             )
-        newest, done, switch_step = latest_checkpoint(self.checkpoints), 0, None
-        if newest is not None:
-            _, state = load_checkpoint(newest, self.hashes(found))
+        saved, done, switch_step = complete_checkpoints(self.checkpoints), 0, None
+        if saved:
+            _, _, state = load_newest(saved, self.hashes(found))
             done, switch_step = state["step"], state["trainer"]["runs"][0]["switch_step"]
         elif self.is_finished:
             raise CheckpointError(
@@ -219,19 +233,23 @@ def locked(folder: Path, in_use: str) -> Iterator[None]:
         yield
 
 
-def wait_until_free(folder: Path, seconds: float) -> None:
-    """Wait until no other process has locked a folder, but not longer than some seconds."""
+def wait_until_free(folders: Iterable[Path], seconds: float) -> None:
+    """Wait until no other process has locked one of the folders, but not longer than some seconds."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            with open(folder / ".lock") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    for folder in folders:
+        while time.monotonic() < end and _is_locked(folder):
             time.sleep(0.2)
-        except OSError:  # nobody has used it yet
-            return
-        else:
-            return
+
+
+def _is_locked(folder: Path) -> bool:
+    try:
+        with open(folder / ".lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # nobody has used it yet
+        return False
+    return False
 
 
 def enclosing_run(path: Path) -> Path | None:

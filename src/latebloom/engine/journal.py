@@ -110,6 +110,7 @@ class Journal:
             "stacked": stacked,
             "reach": evaluation.reach,
             "cliff": evaluation.cliff,
+            "manifest": True,
         }
         if self.folder is not None:
             self.folder.write_result(model.files(), evaluation, result)

@@ -15,6 +15,7 @@ from latebloom.engine.environment import choose_device
 from latebloom.engine.files import make_folder, remove_folder, write_json
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.journal import Journal
+from latebloom.engine.manifest import damaged_files
 from latebloom.engine.outcome import Observer, Outcome, Progress, TrainedRun
 from latebloom.engine.process_state import keep_freed_memory, preserve_torch_state, stop_requests
 from latebloom.engine.stacks import check_not_in_stack, stack_folders, stack_hashes
@@ -43,8 +44,6 @@ def run(
             folder = RunFolder(out)
             check_not_in_stack(folder)
             opened.enter_context(folder.opened(config, str(chosen), extend=True))
-            if folder.is_finished:
-                folder.reopen_if_damaged()
             if folder.is_finished:
                 return TrainedRun.load(folder.path)
             checkpoints, hashes = folder.checkpoints, folder.hashes(config)
@@ -232,8 +231,9 @@ class _Loop:
         last = None if self.checkpoints is None or self.is_stack else latest_checkpoint(self.checkpoints)
         for index, (name, journal) in enumerate(zip(self.names, self.journals, strict=True)):
             run = self.trainer.runs[index]
-            if journal.folder is not None and journal.folder.is_finished:  # killed while writing
-                trained[name] = TrainedRun.load(journal.folder.path)
+            folder = journal.folder
+            if folder is not None and folder.is_finished and not damaged_files(folder.path):  # killed while writing
+                trained[name] = TrainedRun.load(folder.path)
             elif run.failed_step is not None:
                 failed[name] = journal.non_finite(run, last)
             else:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from latebloom.engine.files import digest, write_json
 
@@ -20,22 +21,28 @@ def write_manifest(folder: Path, result: bytes) -> None:
 def damaged_files(folder: Path, files: tuple[str, ...] = FILES) -> list[str]:
     """Return those of the files that are not as they were when the run finished.
 
-    Runs of version 0.1 have no manifest; of these, the files that are missing or empty are returned.
+    Runs of the first version have no manifest, and do not say that they have one; of these, the files that are missing
+    or empty are returned.
     """
+    digests, result = _read_object(folder / MANIFEST), _read_object(folder / "result.json")
+    if digests is None and ((folder / MANIFEST).exists() or (result or {}).get("manifest")):
+        return [MANIFEST]
+    digests = digests or {}
+    return [name for name in files if not _is_sound(folder / name, digests.get(name))]
+
+
+def _read_object(file: Path) -> dict[str, Any] | None:
+    """Return the object in a JSON file; None if there is none."""
     try:
-        digests = json.loads((folder / MANIFEST).read_bytes())
-    except FileNotFoundError:
-        digests = {}
+        data = json.loads(file.read_bytes())
     except (OSError, ValueError):
-        return [MANIFEST]
-    if not isinstance(digests, dict):
-        return [MANIFEST]
-    contents = {name: _read_if_there(folder / name) for name in files}
-    return [name for name, found in contents.items() if not found or digests.get(name) not in (None, digest(found))]
+        return None
+    return data if isinstance(data, dict) else None
 
 
-def _read_if_there(file: Path) -> bytes:
+def _is_sound(file: Path, expected: str | None) -> bool:
     try:
-        return file.read_bytes()
+        content = file.read_bytes()
     except OSError:
-        return b""
+        return False
+    return bool(content) and expected in (None, digest(content))

@@ -59,6 +59,8 @@ def _latebloom_model(data: dict[str, Any], file: Path, folder: Path | None) -> t
     """Return a saved model or the model of a run; for an unfinished run, from its checkpoint or as initialized."""
     is_saved_model = data.get("library") == "latebloom"
     saved = folder if is_saved_model or folder is None else folder / "model"
+    if folder is not None and not is_saved_model and RunFolder(folder).is_finished:
+        RunFolder(folder).read_result("model/config.json", "model/model.safetensors")
     if saved is not None and (saved / "model.safetensors").exists():
         return SequenceModel.from_pretrained(saved), f"those in {saved}"
     if not is_saved_model:

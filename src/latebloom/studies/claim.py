@@ -41,6 +41,8 @@ def claimed(out: Path, name: str, plan: Plan) -> Iterator[None]:
 
 def check_claim(out: Path, name: str, plan: Plan) -> None:
     """Raise if the folder holds another study, or this one with other settings."""
+    if RunFolder(out).config_file.exists():
+        raise CheckpointError(f"out: {out} is the folder of one run; choose another folder for several")
     file, about = out / "study.json", _describe(name, plan)
     if file.exists() and _without_seeds(before := _current_hashes(file, plan)) != _without_seeds(about):
         raise CheckpointError(f"out: {out} holds {_describe_conflict(before, about, plan, out)}; choose another folder")

@@ -5,6 +5,7 @@ and the scores of all), `tuning.parquet` and `results.parquet`.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -67,14 +68,21 @@ def _train(
     before: Sequence[StudyRun] = (),
 ) -> None:
     """Train runs, add to `failures`, and write the results after those of `before`, also if training is interrupted."""
+
+    def collect_all() -> None:
+        write_results(file, [collect(run, failures.get(_within(run.folder, out))) for run in [*before, *runs]])
+
     try:
         found = runner({_within(run.folder, out): run.config for run in runs}, out)
-        if busy := [name for name, reason in found.items() if reason.endswith(IN_USE)]:
-            # They have not failed. To go on without them could change the choice of settings for good.
-            raise LatebloomError(f"{out / busy[0]} {IN_USE}; give the same command again when that process has ended")
-        failures |= found
-    finally:
-        write_results(file, [collect(run, failures.get(_within(run.folder, out))) for run in [*before, *runs]])
+        if busy := [reason for reason in found.values() if reason.endswith(IN_USE)]:
+            # These runs have not failed. To go on without them could change the choice of settings for good.
+            raise LatebloomError(f"{busy[0]}; give the same command again when that process has ended")
+    except BaseException:
+        with suppress(LatebloomError):  # the interruption is what the user is told of
+            collect_all()
+        raise
+    failures |= found
+    collect_all()
 
 
 def _within(folder: Path, out: Path) -> str:

@@ -43,8 +43,7 @@ def run_in_stacks(
 
 def train_wave(wave: Configs, folder: Path, device: torch.device, observe: Observe) -> dict[str, str]:
     """Train runs of one shape as one program; return the reason for each run that failed."""
-    for name in wave:
-        wait_until_free(folder / name, PATIENCE)
+    wait_until_free([folder / name for name in wave], PATIENCE)
     try:
         if len(wave) > 1:
             outcome = run_stacked(wave, folder, device, observe=observe)
