@@ -203,6 +203,17 @@ class Inline(nn.Module):
         return x + self.mlp(x)
 
 
+class BehindRecurrence(Inline):
+    """A recurrence and attention written into one forward, so that every query depends on all tokens before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrence = gru()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + self.recurrence(x)[0])
+
+
 class Parallel(nn.Module):
     """Recurrence and attention side by side, with one output projection for both."""
 
@@ -341,6 +352,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
         Residual(ShortConvolution()), Residual(CausalSelfAttention())
     ),
     "attention written inside a block": lambda: LanguageModel(Inline()),
+    "a recurrence and attention written into one forward": lambda: LanguageModel(
+        BehindRecurrence(), Residual(TorchAttention())
+    ),
     "attention and recurrence with one output projection": lambda: LanguageModel(Parallel()),
     "heads with projections that a recurrence shares, as in Hymba": lambda: LanguageModel(SharedProjections()),
     "ALiBi": lambda: LanguageModel(Residual(gru()), Residual(AlibiAttention())),

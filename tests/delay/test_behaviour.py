@@ -37,6 +37,10 @@ HELD: dict[str, tuple[list[str], list[str]]] = {
     "a hand-written recurrence": (["blocks.1.body"], ["blocks.1.norm"]),
     "a convolution inside attention": (["blocks.1.body"], ["blocks.1.norm"]),
     "attention written inside a block": (["blocks.0"], ["blocks.0.norm", "blocks.0.qkv"]),
+    "a recurrence and attention written into one forward": (
+        ["blocks.0", "blocks.1.body"],
+        ["blocks.0.norm", "blocks.0.qkv", "blocks.1.norm"],
+    ),
     "attention and recurrence with one output projection": (["blocks.0.attention"], []),
     "an encoder-decoder with cross-attention": (["decoder.self_attn", "decoder.multihead_attn"], []),
     "additive attention in an LSTM decoder": (["attention"], []),

@@ -211,8 +211,13 @@ class _Comparison:
 
 
 def _is_over_tokens(event: Event) -> bool:
-    """Return whether two inputs of a softmax depend on different tokens of some module around it."""
-    scores = _scores(event, [tensor for call in event.stack for tensor in call.inputs])
+    """Return whether two inputs of a softmax depend on different tokens that some module around it is given.
+
+    Behind a recurrence in the same forward, a query depends on all of these. So what the modules inside the caller
+    return counts too, such as the projection to queries and keys.
+    """
+    around = [tensor for call in event.stack for tensor in call.inputs]
+    scores = _scores(event, around + [tensor for call in event.stack[-1].inner for tensor in call.outputs])
     pairs = [pair for two in pairwise(scores) for pair in zip(*two, strict=True)]
     return any(a is not None and b is not None and not torch.equal(a, b) for a, b in pairs)
 
@@ -240,8 +245,9 @@ def _kind(model: nn.Module, event: Event) -> Kind:
             return "cross"
     elif call is not None:
         scores = _scores(event, call.inputs)[:2]
-        pairs = zip(*scores, strict=True) if len(scores) == 2 else []
-        if any(a is not None and b is not None and torch.equal(a, b) for a, b in pairs):
+        pairs = list(zip(*scores, strict=True)) if len(scores) == 2 else []
+        are_equal = [torch.equal(a, b) for a, b in pairs if a is not None and b is not None]
+        if any(are_equal) and not all(are_equal):  # the queries come from one input, the keys from another
             return "cross"
     return "sliding" if _is_sliding(model, event) else "self"
 
