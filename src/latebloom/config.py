@@ -71,6 +71,12 @@ class RunConfig:
                 f"model.attention.positions: {positions.name} covers {covered} tokens, and {named}; raise the limit, "
                 f"{'train' if covered < trained else 'test'} shorter sequences or choose other positions"
             )
+        window = model.attention.random_window if model.has_attention else None
+        if window is not None and window.tokens >= trained:
+            yield (
+                f"model.attention.random_window.tokens: {window.tokens} has no effect, because no training sequence "
+                f"has more than {trained} tokens; choose fewer"
+            )
         quiet = "set training.state_noise=0"
         if self.training.state_noise and not model.is_recurrent:
             yield f"training.state_noise: a model of layout {model.layout!r} has no recurrence to add noise to; {quiet}"

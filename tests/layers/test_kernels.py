@@ -52,7 +52,7 @@ def rows_of_parameters(device: torch.device, models: int, *shapes: tuple[int, ..
     return [view.unflatten(1, shape) / max(1, shape[-1]) ** 0.5 for view, shape in zip(views, shapes, strict=True)]
 
 
-# 24, 80: widths that are no power of two. 65 is wider than the recurrent weights that fit on the chip.
+# 24, 80: widths that are no power of two. 80 is wider than the recurrent weights that fit on the chip.
 @pytest.mark.parametrize(
     ("models", "batch", "tokens", "width"), [(2, 5, 4, 16), (3, 33, 3, 24), (1, 17, 5, 64), (2, 34, 3, 80)]
 )

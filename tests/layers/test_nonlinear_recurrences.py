@@ -212,7 +212,9 @@ def test_heads_that_do_not_divide_the_width_are_refused(recurrence):
         recurrence.check(8)
 
 
-@pytest.mark.parametrize(("settings", "said"), [({"decay": (2.0, 1.0)}, "decay: "), ({"step": (0.0, 1.0)}, "step: ")])
+@pytest.mark.parametrize(
+    ("settings", "said"), [({"rate_range": (2.0, 1.0)}, "rate_range: "), ({"step_range": (0.0, 1.0)}, "step_range: ")]
+)
 def test_ranges_that_are_none_are_refused(settings, said):
     with pytest.raises(ConfigError, match=said):
         M2RNN(**settings)
@@ -223,7 +225,7 @@ def test_first_values_are_as_set():
         SLSTM(heads=2, forget_bias=(1.0, 4.0)).build(8).gates.bias.detach(),
         torch.tensor([0.0] * 8 + [1.0, 2.0, 3.0, 4.0] * 2 + [0.0] * 16),
     )
-    layer = M2RNN(heads=2, decay=(2.0, 2.0), step=(0.1, 0.1), state_weight="identity").build(8)
+    layer = M2RNN(heads=2, rate_range=(2.0, 2.0), step_range=(0.1, 0.1), state_weight="identity").build(8)
     nn.init.zeros_(layer.projection.weight)
     step = F.softplus(layer.projection(torch.randn(8))[-2:])
     torch.testing.assert_close((step * layer.log_rate.exp()).detach(), torch.full((2,), 0.2))

@@ -15,7 +15,6 @@ from latebloom.layers.attention import (
     Forgetting,
     LogN,
     NoPositions,
-    Reach,
     Rotary,
     Scores,
     SelfAttention,
@@ -24,6 +23,7 @@ from latebloom.layers.attention import (
     SSMax,
     StickBreaking,
     TopK,
+    Visibility,
     tiles,
 )
 from latebloom.layers.attention.alibi import slopes_of
@@ -140,7 +140,7 @@ def test_tiles_without_gradients_and_stacks_compute_the_same(name, window, posit
     torch.testing.assert_close(together(parameters, x), whole)
     monkeypatch.setitem(tiles.NUMBERS_AT_ONCE, "cpu", 2 * B * H * T * 2)  # two rows at a time in the stack
     with torch.no_grad():
-        assert len(list(tiles.tiles(numbers(B, H, T, D // H), Reach()))) == 3
+        assert len(list(tiles.tiles(numbers(B, H, T, D // H), Visibility()))) == 3
         torch.testing.assert_close(together(parameters, x), whole)
         torch.testing.assert_close(models[0](x[0], **drawn), whole[0])
 
@@ -149,7 +149,7 @@ def test_tiles_without_gradients_and_stacks_compute_the_same(name, window, posit
 def test_a_long_sequence_without_gradients_never_has_a_large_tile(window):
     q = torch.empty(1, 4, 15_000, 1)
     with torch.inference_mode():
-        parts = list(tiles.tiles(q, Reach(window=window)))
+        parts = list(tiles.tiles(q, Visibility(window=window)))
     rows = [(tile.queries.start, tile.queries.stop) for tile in parts]
     assert [start for start, _ in rows] == [0, *(stop for _, stop in rows[:-1])]
     assert rows[-1][1] == 15_000
@@ -192,8 +192,8 @@ def test_float32_is_enough_for_ten_thousand_tokens(name):
         for dtype in (torch.double, torch.float32):
             module, given = attention.to(dtype), x.to(dtype)
             q, k, _ = module.projected(given)
-            tile = tiles.Tile(rows, slice(0, tokens), Reach().seen(rows.start, rows.stop, q))
-            found.append(module.scores.weights(tiles.scores_of(q, k, tile, Reach()), tile, given).double())
+            tile = tiles.Tile(rows, slice(0, tokens), Visibility().seen(rows.start, rows.stop, q))
+            found.append(module.scores.weights(tiles.scores_of(q, k, tile, Visibility()), tile, given).double())
     assert found[1].isfinite().all()
     off = (found[1] - found[0]).abs().sum(dim=-1)
     assert float((off / found[0].sum(dim=-1)).max()) < 1e-4

@@ -10,7 +10,7 @@ from latebloom.checks.check import Fails, checks, require, skip
 from latebloom.checks.layers import ATTENTION_WIDTH as D
 from latebloom.checks.layers import B, H, T, build_seeded, numbers, require_close
 from latebloom.errors import ConfigError
-from latebloom.layers.attention import Positions, Reach, Scores, Tile
+from latebloom.layers.attention import Positions, Scores, Tile, Visibility
 from latebloom.layers.attention.scores import ScoreLayer
 from latebloom.layers.attention.tiles import PLAIN, scores_of
 
@@ -72,7 +72,7 @@ def attends_by_its_weights(scores: Scores) -> None:
         require_close(joint, expected.transpose(1, 2).flatten(2), "attend_joint and weights @ v")
         shifted = layer.attend_joint(torch.cat([flat[0], flat[1] - 1, flat[2]], dim=-1), torch.ones_like(flat[1]), H, x)
         require_close(shifted, joint, "attend_joint with something added to the keys")
-        narrow = Reach(window=2)
+        narrow = Visibility(window=2)
         expected = layer.all_weights(q, k, x, narrow) @ v
         require_close(layer.attend(q, k, v, x, narrow), expected, "attend and weights @ v in a window")
 

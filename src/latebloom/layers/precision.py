@@ -40,7 +40,7 @@ def precision(name: Precision) -> Iterator[None]:
     """Set the precision of float32 products on a GPU within the context.
 
     `tf32` rounds factors to 10 bits, `bf16` to 7 bits in this package's kernels (10 in torch's own) and stores the
-    LSTM's gates in 16 bits.
+    gates of LSTM, GRU and sLSTM in 16 bits.
     """
     global _uses_bf16
     before = _uses_bf16, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32

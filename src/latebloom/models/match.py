@@ -11,6 +11,8 @@ from latebloom.models.sequence_model import SequenceModel
 from latebloom.models.settings import Model
 
 FIELD = "match_parameters"
+LARGEST = 1024
+"""Every width is tried, so a larger reference would take minutes."""
 
 
 def match_parameters(model: Model, reference: str, vocabulary_size: int) -> Model:
@@ -22,6 +24,7 @@ def match_parameters(model: Model, reference: str, vocabulary_size: int) -> Mode
     parts = re.fullmatch(r"(.+)-([1-9]\d*)", reference) if isinstance(reference, str) else None
     require(parts is not None, FIELD, reference, "a recurrence and a width, such as lstm-64")
     assert parts is not None
+    require(int(parts[2]) <= LARGEST, FIELD, reference, f"a width of at most {LARGEST}")
     recurrence = Recurrence.named(parts[1], FIELD)
     try:
         wanted = count_parameters(

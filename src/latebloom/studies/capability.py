@@ -52,7 +52,7 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "lstm": ({}, {}),
     "gru": ({}, {"update_bias": 2.0}),
     "slstm": ({}, {"forget_bias": (0.0, 3.0)}),
-    "m2rnn": ({}, {"decay": (0.0, 16.0), "step": (1e-3, 0.1)}),
+    "m2rnn": ({}, {"rate_range": (0.0, 16.0), "step_range": (1e-3, 0.1)}),
     "min_gru": ({}, {"update_bias": -2.0}),
     "mamba2": ({}, {"rate_range": (0.0, 1.0)}),
     "delta_net, beta < 1": (SMALL_BETA, SMALL_BETA),

@@ -1,7 +1,7 @@
 """Recall of the last value that counted: a write counts only while the parity of the bits so far is 1."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -21,9 +21,11 @@ class ConditionalMQAR(ParityTask):
     writes, so most keys are written several times.
 
     tokens   1  W k7 v2  1  W k7 v5  R k7  0  1  R k7
-    aligned  1           0             v2  0  1    v2
+    aligned              0             v2  0  1    v2
     outcome                                   1    v2
     """
+
+    fixed_bits: ClassVar = 1
 
     name: Literal["conditional_mqar"] = "conditional_mqar"
 

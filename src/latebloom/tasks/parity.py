@@ -26,6 +26,8 @@ class ParityTask(KeyedTask):
     Every sequence of a length has the same number of each, so that all have the same number of tokens and queries.
     """
 
+    fixed_bits: ClassVar[int] = 0
+    """Bits at the start that are the same in every sequence, so that the parity after them is not asked."""
     answers: ClassVar = ("parity", "recall")
     state_answer: ClassVar = "parity"
     shortest: ClassVar = 4
@@ -74,7 +76,7 @@ class ParityTask(KeyedTask):
 
     def answered(self, parities: list[int], values: list[int]) -> dict[str, int | list[int]]:
         """Return what the oracle says, from the parity after every bit and the value at every read."""
-        named = {"parity": parities, "recall": values}
+        named = {"parity": parities[self.fixed_bits :], "recall": values}
         return {name: say(queries, self.supervision, self.score) for name, queries in named.items()}
 
     def draw_bits(self, key: int | Tensor, rows: Tensor, kinds: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,8 +102,9 @@ class ParityTask(KeyedTask):
             ),
             (starts.gather(1, at_reads), marker("R"), take(keys, at_reads)),
         )
+        asked = at_bits[:, self.fixed_bits :]
         queries = {
-            "parity": (starts.gather(1, at_bits), parity.gather(1, at_bits)),
+            "parity": (starts.gather(1, asked), parity.gather(1, asked)),
             "recall": (starts.gather(1, at_reads) + self.key_tokens, values.gather(1, at_reads)),
         }
         return ask(tokens, queries, self.supervision, self.score)

@@ -1,4 +1,4 @@
-"""Parity with recall queries in between, loose or coupled."""
+"""Parity with recall queries in between, independent of the parity or coupled with it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -18,9 +18,9 @@ class ParityRecall(ParityTask):
     """Bits, writes of distinct keys and reads of written keys, mixed; parity after each bit, a value at each read.
 
     64 values   tokens            1  W k7 v2  1  R k7  0  1  W k1 v9  R k7
-                aligned, loose    1           0    v2  0  1             v2
+                aligned           1           0    v2  0  1             v2
                 aligned, coupled  1           0    v2  0  1             v3
-                outcome, loose                            1             v2
+                outcome                                   1             v2
     """
 
     name: Literal["parity_recall"] = "parity_recall"

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from latebloom.errors import require
+from latebloom.errors import ConfigError, require
 from latebloom.fields import at_least
 from latebloom.tasks.keyed import KeyedTask
 from latebloom.tasks.layout import write_items
@@ -50,6 +50,8 @@ class StateBasedRecall(KeyedTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.grows == "both" and self.held != type(self).held:
+            raise ConfigError(f"held: {self.held} has no effect with grows both; choose grows cells or swaps")
         pointers, keys = len(POINTERS), self.keys**self.key_tokens
         enough = self.grows != "swaps" or pointers <= self.held <= keys
         require(enough, "held", self.held, f"from {pointers}, a cell for each pointer, to {keys}, one for each key")
@@ -127,8 +129,10 @@ class StateBasedRecall(KeyedTask):
         return ask(tokens, queries, self.supervision)
 
     def _draw_swaps(self, key: int | Tensor, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Return the two pointers of each swap (B, count, 2), and after it the pointer at whose start each pointer is
-        (B, count, 5)."""
+        """Return the two pointers of each swap (B, count, 2), and the order of the pointers after it (B, count, 5).
+
+        The order names, for each pointer, the pointer that had its address at the start.
+        """
         n = len(POINTERS)
         points = unrank(integers(key, rows, MOVES, count, factorial(n)), n)[:, :, :2]
         origins = running_product(cycle(points, n))

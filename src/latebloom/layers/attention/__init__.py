@@ -16,7 +16,7 @@ from latebloom.layers.attention.sigmoid import Sigmoid
 from latebloom.layers.attention.softmax import Softmax
 from latebloom.layers.attention.ssmax import SSMax
 from latebloom.layers.attention.stick_breaking import StickBreaking
-from latebloom.layers.attention.tiles import Reach, Tile
+from latebloom.layers.attention.tiles import Tile, Visibility
 from latebloom.layers.attention.top_k import TopK
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "Positions",
     "RandomWindow",
     "Randomised",
-    "Reach",
     "Rotary",
     "SSMax",
     "ScoreLayer",
@@ -42,4 +41,5 @@ __all__ = [
     "StickBreaking",
     "Tile",
     "TopK",
+    "Visibility",
 ]

@@ -15,7 +15,7 @@ from latebloom.layers.attention.positions import PositionLayer, Positions
 
 @dataclass(frozen=True, kw_only=True)
 class Alibi(Positions):
-    """ALiBi: each head takes its slope times the distance from the scores; the slopes are not learned."""
+    """ALiBi: each head subtracts slope * distance from the scores; the slopes are not learned."""
 
     name: Literal["alibi"] = "alibi"
 
@@ -36,7 +36,7 @@ class AlibiLayer(PositionLayer):
 
 
 def slopes_of(heads: int) -> list[float]:
-    """Return the slopes; if the heads are no power of two, some of those of the next one are put between them."""
+    """Return the slopes; after the largest power of two, those of twice as many heads follow, every second one."""
     power = 2 ** floor(log2(heads))
     regular = [2.0 ** (-8 * (i + 1) / power) for i in range(power)]
     between = [2.0 ** (-8 * (i + 1) / (2 * power)) for i in range(0, 2 * power, 2)]

@@ -39,7 +39,7 @@ class EntmaxLayer(ScoreLayer):
 def entmax(scores: Tensor) -> Tensor:
     """Return the 1.5-entmax over the last axis; scores may be -inf, but not all of a row."""
     halved = scores / 2
-    # The largest weight is at most 1, so tau is at least -1 below the largest score, and lower scores do not matter.
+    # The largest weight is at most 1, so tau is at most 1 below the largest score, and lower scores do not matter.
     z = (halved - halved.amax(dim=-1, keepdim=True).detach()).clamp(min=-1.0)
     needs_gradient = torch.is_grad_enabled()
     with torch.no_grad():

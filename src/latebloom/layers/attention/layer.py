@@ -14,7 +14,7 @@ from latebloom.fields import Bound, Count, check_fields
 from latebloom.layers.attention.operation import split_heads
 from latebloom.layers.attention.positions import Positions
 from latebloom.layers.attention.scores import Scores
-from latebloom.layers.attention.tiles import Reach
+from latebloom.layers.attention.tiles import Visibility
 from latebloom.layers.mlp import Linear
 
 Share = Annotated[float, Bound(lambda share: 0 <= share <= 1, "from 0 to 1")]
@@ -72,39 +72,39 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, times: Tensor | None = None, window: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, T, D); `times` (T,) and `window` () are what a trainer has drawn for the batch."""
         given = {} if times is None else {"times": times}
-        reach, x = self._reach(window, x), self.positions.inputs(x, **given)
-        joint, extra = self._project(x, reach)
-        if reach.is_plain and not self.positions.acts_on_queries_keys:
+        visibility, x = self._visibility(window, x), self.positions.inputs(x, **given)
+        joint, extra = self._project(x, visibility)
+        if visibility.is_plain and not self.positions.acts_on_queries_keys:
             return self.output(self.scores.attend_joint(joint, extra, self.heads, x))
         q, k, v = split_heads(joint, extra, self.heads)
         q, k = self.positions.queries_keys(q, k, **given)
-        return self.output(self.scores.attend(q, k, v, x, reach).transpose(1, 2).flatten(2))
+        return self.output(self.scores.attend(q, k, v, x, visibility).transpose(1, 2).flatten(2))
 
     def weights(self, x: Tensor) -> Tensor:
         """Return how much each token takes from each, (B, H, T, T), for inputs (B, T, D)."""
         q, k, _ = self.projected(x)
-        return self.scores.all_weights(q, k, self.positions.inputs(x), self._reach(None, x))
+        return self.scores.all_weights(q, k, self.positions.inputs(x), self._visibility(None, x))
 
     def projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, each (B, H, T, E), as the scores are given them."""
-        joint, extra = self._project(self.positions.inputs(x), self._reach(None, x))
+        joint, extra = self._project(self.positions.inputs(x), self._visibility(None, x))
         q, k, v = split_heads(joint, extra, self.heads)
         return *self.positions.queries_keys(q, k), v
 
-    def _reach(self, drawn: Tensor | None, x: Tensor) -> Reach:
+    def _visibility(self, drawn: Tensor | None, x: Tensor) -> Visibility:
         bias = self.positions.score_bias if self.positions.acts_on_scores else None
         window: int | Tensor | None = self.window if drawn is None else drawn
         if drawn is None and self.training and self.random_window is not None:
             # A training loop of another kind than this package's: with torch's generator, in all of its steps.
             is_short = torch.rand((), device=x.device) < self.random_window.probability
             window = short_or_full(is_short, self.random_window, self.window, x.shape[1])
-        return Reach(window, bias)
+        return Visibility(window, bias)
 
-    def _project(self, x: Tensor, reach: Reach) -> tuple[Tensor, Tensor | None]:
+    def _project(self, x: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor | None]:
         """Return the joint projection of queries, keys and values (B, T, 3D), and the keys' look-back (B, T, D)."""
         joint = self.queries_keys_values(x)
         tokens, width = x.shape[1:]
-        scale = self.scores.query_scale(x, reach.seen(0, tokens, x))
+        scale = self.scores.query_scale(x, visibility.seen(0, tokens, x))
         if scale is not None:
             joint = joint * F.pad(scale.expand(*scale.shape[:-1], width), (0, 2 * width), value=1.0)
         if self.look_back is None:

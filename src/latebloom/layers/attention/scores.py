@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from latebloom.components import Component
 from latebloom.layers.attention.operation import split_heads
-from latebloom.layers.attention.tiles import PLAIN, Reach, Tile, scores_of, tiles, whole
+from latebloom.layers.attention.tiles import PLAIN, Tile, Visibility, scores_of, tiles, whole
 from latebloom.layers.stacking import Stacking
 
 
@@ -35,14 +35,17 @@ class ScoreLayer(nn.Module, ABC):
         """Return factors of the queries, (T, 1), (T, D) or (B, T, D), or None; token t attends to `seen[t]` tokens."""
         return None
 
-    def all_weights(self, q: Tensor, k: Tensor, x: Tensor, reach: Reach = PLAIN) -> Tensor:
+    def all_weights(self, q: Tensor, k: Tensor, x: Tensor, visibility: Visibility = PLAIN) -> Tensor:
         """Return how much each token takes from each, (B, H, T, T), for queries and keys (B, H, T, E)."""
-        tile = whole(q.shape[-2], reach, q)
-        return self.weights(scores_of(q, k, tile, reach), tile, x)
+        tile = whole(q.shape[-2], visibility, q)
+        return self.weights(scores_of(q, k, tile, visibility), tile, x)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, reach: Reach = PLAIN) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, visibility: Visibility = PLAIN) -> Tensor:
         """Return the weighted values (B, H, T, E)."""
-        mixed = [self.weights(scores_of(q, k, tile, reach), tile, x) @ v[..., tile.keys, :] for tile in tiles(q, reach)]
+        mixed = [
+            self.weights(scores_of(q, k, tile, visibility), tile, x) @ v[..., tile.keys, :]
+            for tile in tiles(q, visibility)
+        ]
         return mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=-2)
 
     def attend_joint(self, joint: Tensor, extra: Tensor | None, heads: int, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from latebloom.layers.attention.operation import causal_attention, joint_attention
 from latebloom.layers.attention.scores import ScoreLayer, Scores
-from latebloom.layers.attention.tiles import PLAIN, Reach, Tile
+from latebloom.layers.attention.tiles import PLAIN, Tile, Visibility
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +29,8 @@ class SoftmaxLayer(ScoreLayer):
     def weights(self, scores: Tensor, tile: Tile, x: Tensor) -> Tensor:
         return scores.softmax(dim=-1)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, reach: Reach = PLAIN) -> Tensor:
-        return causal_attention(q, k, v) if reach.is_plain else super().attend(q, k, v, x, reach)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, visibility: Visibility = PLAIN) -> Tensor:
+        return causal_attention(q, k, v) if visibility.is_plain else super().attend(q, k, v, x, visibility)
 
     def attend_joint(self, joint: Tensor, extra: Tensor | None, heads: int, x: Tensor) -> Tensor:
         return joint_attention(joint, extra, heads)

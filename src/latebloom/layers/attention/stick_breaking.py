@@ -16,7 +16,10 @@ from latebloom.layers.attention.tiles import Tile
 
 @dataclass(frozen=True, kw_only=True)
 class StickBreaking(Scores):
-    """Earlier tokens, from the nearest back, each take the share sigmoid(score) of what is left; the token the rest."""
+    """Stick-breaking attention: from the nearest token back, each takes the share sigmoid(score) of what is left.
+
+    The query's own token takes the remainder.
+    """
 
     name: Literal["stick_breaking"] = "stick_breaking"
 

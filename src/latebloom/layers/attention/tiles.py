@@ -19,7 +19,7 @@ NUMBERS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 26}
 
 
 @dataclass(frozen=True)
-class Reach:
+class Visibility:
     """Which tokens a token attends to: those up to itself, or only the last of them; and a bias for their places."""
 
     window: int | Tensor | None = None
@@ -40,7 +40,7 @@ class Reach:
         return torch.minimum(count, self.window.to(like.dtype))
 
 
-PLAIN = Reach()
+PLAIN = Visibility()
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ class Tile:
         )
 
 
-def whole(tokens: int, reach: Reach, like: Tensor) -> Tile:
+def whole(tokens: int, visibility: Visibility, like: Tensor) -> Tile:
     """Return the tile that is the whole matrix."""
-    return Tile(slice(0, tokens), slice(0, tokens), reach.seen(0, tokens, like))
+    return Tile(slice(0, tokens), slice(0, tokens), visibility.seen(0, tokens, like))
 
 
-def tiles(q: Tensor, reach: Reach) -> Iterator[Tile]:
+def tiles(q: Tensor, visibility: Visibility) -> Iterator[Tile]:
     """Yield the tiles that cover the matrix: one if gradients are needed, and small ones otherwise."""
     tokens, features = q.shape[-2:]
     rows = tokens
@@ -74,22 +74,22 @@ def tiles(q: Tensor, reach: Reach) -> Iterator[Tile]:
         budget = NUMBERS_AT_ONCE.get(q.device.type, NUMBERS_AT_ONCE["cpu"])
         rows = max(1, budget * features // max(1, stacked_size(q)))
     if rows >= tokens:
-        yield whole(tokens, reach, q)
+        yield whole(tokens, visibility, q)
         return
     for first in range(0, tokens, rows):
         last = min(tokens, first + rows)
-        start = max(0, first + 1 - reach.window) if isinstance(reach.window, int) else 0
-        yield Tile(slice(first, last), slice(start, last), reach.seen(first, last, q))
+        start = max(0, first + 1 - visibility.window) if isinstance(visibility.window, int) else 0
+        yield Tile(slice(first, last), slice(start, last), visibility.seen(first, last, q))
 
 
-def scores_of(q: Tensor, k: Tensor, tile: Tile, reach: Reach) -> Tensor:
+def scores_of(q: Tensor, k: Tensor, tile: Tile, visibility: Visibility) -> Tensor:
     """Return q k / sqrt(E) plus the bias, (B, H, R, K); -inf for tokens that a query does not attend to."""
     scores = q[..., tile.queries, :] @ k[..., tile.keys, :].transpose(-1, -2) / q.shape[-1] ** 0.5
     queries, keys = tile.places()
-    if reach.bias is not None:
-        scores = scores + reach.bias(queries, keys)
+    if visibility.bias is not None:
+        scores = scores + visibility.bias(queries, keys)
     distance = queries[:, None] - keys
     hidden = distance < 0
-    if reach.window is not None:
-        hidden = hidden | (distance >= reach.window)
+    if visibility.window is not None:
+        hidden = hidden | (distance >= visibility.window)
     return scores.masked_fill(hidden, -torch.inf)

@@ -12,7 +12,7 @@ from torch import Tensor
 from latebloom.fields import Count
 from latebloom.layers.attention.scores import ScoreLayer, Scores
 from latebloom.layers.attention.softmax import SoftmaxLayer
-from latebloom.layers.attention.tiles import PLAIN, Reach, Tile
+from latebloom.layers.attention.tiles import PLAIN, Tile, Visibility
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,8 @@ class TopKLayer(SoftmaxLayer):
             scores = scores.masked_fill(scores < least, -torch.inf)
         return super().weights(scores, tile, x)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, reach: Reach = PLAIN) -> Tensor:
-        return (SoftmaxLayer if self.training else ScoreLayer).attend(self, q, k, v, x, reach)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, visibility: Visibility = PLAIN) -> Tensor:
+        return (SoftmaxLayer if self.training else ScoreLayer).attend(self, q, k, v, x, visibility)
 
     def attend_joint(self, joint: Tensor, extra: Tensor | None, heads: int, x: Tensor) -> Tensor:
         return (SoftmaxLayer if self.training else ScoreLayer).attend_joint(self, joint, extra, heads, x)

@@ -76,7 +76,7 @@ def _chunk(
         *held_for_key, held_for_query = (faded @ state[..., None, :, :]).unbind(-3)
         write = write if beta is None else write - beta[..., None] * held_for_key[0]
     if beta is not None:
-        # In row i of the system stands what is erased at i of that which the tokens j < i have written.
+        # Row i: what token i erases of the writes of tokens j < i.
         write = torch.linalg.solve_triangular(beta[..., None] * by_key[0], write, upper=False, unitriangular=True)
     outputs = by_query @ write
     if held_for_query is not None:

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from latebloom.errors import ConfigError, require
 from latebloom.fields import Count
 from latebloom.layers.m2rnn.operation import m2rnn
 from latebloom.layers.mlp import Linear
+from latebloom.layers.parts import Range, check_heads, check_range, inverse_softplus
 from latebloom.layers.recurrence import Recurrence, RecurrentLayer
 from latebloom.layers.stacking import Stacking
 
@@ -37,22 +37,20 @@ class M2RNN(Recurrence):
     state_weight: Literal["orthogonal", "normal", "identity"] = "orthogonal"
     """The first weights W: random orthogonal matrices, normal numbers, or the identity, as in lm-engine. Parity needs
     a W with negative eigenvalues, which is hard to reach from the identity."""
-    decay: tuple[float, float] = (0.5, 2.0)
+    rate_range: Range = (0.5, 2.0)
     """Range from which the decay rate of each head is drawn; the forget gate is exp(-rate * step). (0, 16) in
     lm-engine."""
-    step: tuple[float, float] = (0.5, 1.0)
+    step_range: Range = (0.5, 1.0)
     """Range from which the first step of each head is drawn, evenly in its logarithm; it depends on the input.
     (0.001, 0.1) in lm-engine, where a head changes its state by a few percent per token at first."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 <= self.decay[0] <= self.decay[1] > 0, "decay", self.decay, "a range of numbers of at least 0")
-        require(0 < self.step[0] <= self.step[1], "step", self.step, "a range of numbers above 0")
+        check_range("rate_range", self.rate_range, 0)
+        check_range("step_range", self.step_range, 1e-6)
 
     def check(self, width: int) -> None:
-        if width % self.heads:
-            choices = [str(n) for n in range(1, width + 1) if width % n == 0]
-            raise ConfigError(f"heads: {self.heads} does not divide width {width}; choices: {', '.join(choices)}")
+        check_heads(self.heads, width)
 
     def build(self, width: int) -> "M2RNNLayer":
         return M2RNNLayer(width, self)
@@ -76,15 +74,16 @@ class M2RNNLayer(RecurrentLayer):
         elif settings.state_weight == "orthogonal":
             for matrix in self.weight.unbind():
                 nn.init.orthogonal_(matrix)
-        rate = torch.empty(heads).uniform_(*settings.decay).clamp_min(1e-4)
-        step = torch.empty(heads).uniform_(log(settings.step[0]), log(settings.step[1])).exp()
+        rate = torch.empty(heads).uniform_(*settings.rate_range).clamp_min(1e-4)
+        low, high = map(log, settings.step_range)
+        step = torch.empty(heads).uniform_(low, high).exp()
         self.log_rate = nn.Parameter(rate.log())
         self.skip = nn.Parameter(torch.ones(width))
         self.norm_weight = nn.Parameter(torch.ones(width))
         self.output = Linear(width, width)
         nn.init.zeros_(self.projection.bias)
         with torch.no_grad():
-            self.projection.bias[-heads:] = step + torch.log(-torch.expm1(-step))  # the inverse of softplus
+            self.projection.bias[-heads:] = inverse_softplus(step)
 
     def forward(self, x: Tensor, state: Tensor | None = None, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(B, T, D) -> (B, T, D), and the state (B, H, K, V), into which noise is written along the key."""

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from latebloom.errors import ConfigError
 from latebloom.fields import Count
 from latebloom.layers.mlp import Linear
+from latebloom.layers.parts import check_heads
 from latebloom.layers.recurrence import Recurrence, RecurrentLayer
 from latebloom.layers.slstm.operation import State, first_state, slstm
 from latebloom.layers.stacking import Stacking
@@ -39,9 +39,7 @@ class SLSTM(Recurrence):
     """Apply a layer norm without bias to the outputs of each head."""
 
     def check(self, width: int) -> None:
-        if width % self.heads:
-            choices = [str(n) for n in range(1, width + 1) if width % n == 0]
-            raise ConfigError(f"heads: {self.heads} does not divide width {width}; choices: {', '.join(choices)}")
+        check_heads(self.heads, width)
 
     def build(self, width: int) -> "SLSTMLayer":
         return SLSTMLayer(width, self)

@@ -56,11 +56,11 @@ def slstm_loop(gates: Tensor, recurrent: Tensor, state: State, noise: Tensor | N
         from_hidden = torch.einsum("bhe,heo->bho", by_head, recurrent)  # (B, H, 4E)
         raw = gates[:, t] + from_hidden.unflatten(-1, (4, -1)).transpose(1, 2).flatten(1)
         input_gate, forget_gate, cell_gate, output_gate = raw.chunk(4, dim=-1)
-        kept = F.logsigmoid(forget_gate) + maximum
-        maximum = torch.maximum(input_gate, kept)
-        admitted, kept = (input_gate - maximum).exp(), (kept - maximum).exp()
-        cell = kept * cell + admitted * cell_gate.tanh()
-        normalizer = kept * normalizer + admitted
+        log_forget = F.logsigmoid(forget_gate) + maximum
+        maximum = torch.maximum(input_gate, log_forget)
+        input_weight, forget_weight = (input_gate - maximum).exp(), (log_forget - maximum).exp()
+        cell = forget_weight * cell + input_weight * cell_gate.tanh()
+        normalizer = forget_weight * normalizer + input_weight
         if noise is not None:
             cell = cell + normalizer * noise[:, t]
         hidden = output_gate.sigmoid() * cell / normalizer
@@ -101,11 +101,11 @@ def _by_token(gates: Tensor, recurrent: Tensor, *rest: Any) -> Outcome:
     for t, from_input in enumerate(split.unbind()):
         raw = torch.baddbmm(from_input, hidden, recurrent)
         input_gate, forget_gate, cell_gate, output_gate = raw.chunk(4, dim=-1)
-        kept = F.logsigmoid(forget_gate) + maximum
-        maximum = torch.maximum(input_gate, kept).detach()
-        admitted, kept = (input_gate - maximum).exp(), (kept - maximum).exp()
-        cell = torch.addcmul(kept * cell, admitted, cell_gate.tanh())
-        normalizer = torch.addcmul(admitted, kept, normalizer)
+        log_forget = F.logsigmoid(forget_gate) + maximum
+        maximum = torch.maximum(input_gate, log_forget).detach()
+        input_weight, forget_weight = (input_gate - maximum).exp(), (log_forget - maximum).exp()
+        cell = torch.addcmul(forget_weight * cell, input_weight, cell_gate.tanh())
+        normalizer = torch.addcmul(input_weight, forget_weight, normalizer)
         if noises is not None:
             cell = torch.addcmul(cell, normalizer, noises[t])
         hidden = output_gate.sigmoid() * (cell / normalizer)
