@@ -25,7 +25,7 @@ def test_a_run_leaves_everything_in_its_folder(tiny, tmp_path):
     names = sorted(path.name for path in (tmp_path / "a").iterdir() if not path.name.startswith("."))
     assert names == [
         "checkpoints", "config.json", "environment.json", "evaluation.json", "manifest.json", "metrics.jsonl",
-        "model", "result.json",
+        "model", "result.json", "times.json",
     ]  # fmt: skip
     assert trained.switch_step == 12
     assert trained.result["switch_reason"] == "step 12 was reached"

@@ -42,6 +42,10 @@ class Trigger(Component, ABC):
     def latest_step(self, steps: int | None) -> int:
         """Return the last step at which it can fire."""
 
+    def first_step(self, steps: int | None) -> int:
+        """Return the first step at which it may fire, measure or remember something; 1 if that is not known."""
+        return 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class AtStep(Trigger):
@@ -55,6 +59,9 @@ class AtStep(Trigger):
         return f"step {self.step} was reached" if moment.step >= self.step else None
 
     def latest_step(self, steps: int | None) -> int:
+        return self.step
+
+    def first_step(self, steps: int | None) -> int:
         return self.step
 
 
@@ -75,6 +82,9 @@ class AtFraction(Trigger):
         if steps is None:
             raise ConfigError(f"until: at_fraction {self.fraction:g} needs the total number of steps; give `steps`")
         return max(1, round(self.fraction * steps))
+
+    def first_step(self, steps: int | None) -> int:
+        return self.latest_step(steps)
 
 
 class Awaiting(Trigger):
@@ -117,6 +127,9 @@ class WhenBeyond(Awaiting):
                     f"for {self.checks} checks in a row at {self.threshold:g} or more"
                 )
         return self.at_latest(moment, f"the threshold {self.threshold:g}")
+
+    def first_step(self, steps: int | None) -> int:
+        return min(self.every, self.latest)
 
 
 @dataclass(frozen=True, kw_only=True)

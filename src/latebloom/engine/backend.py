@@ -4,7 +4,7 @@ Shapes: S models, R roles of parameters (see `parameters_by_role`).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -55,6 +55,17 @@ class Backend(ABC):
     @abstractmethod
     def load(self, tensors: Tensors) -> None:
         """Load the tensors that `tensors` returned."""
+
+    @abstractmethod
+    def tensors_of(self, index: int, counts: Sequence[int]) -> Tensors:
+        """Return the tensors of one of the models, as if it was trained alone.
+
+        `counts` are the optimizer steps that each role has done.
+        """
+
+    @abstractmethod
+    def load_each(self, tensors: Sequence[Tensors]) -> None:
+        """Load the tensors that `tensors_of` returned for each model, from this backend or another one."""
 
 
 class Alone(Backend):
@@ -116,6 +127,13 @@ class Alone(Backend):
         torch.set_rng_state(tensors["random"]["cpu"])
         if self.device.type == "cuda" and "cuda" in tensors["random"]:
             torch.cuda.set_rng_state(tensors["random"]["cuda"], self.device)
+
+    def tensors_of(self, index: int, counts: Sequence[int]) -> Tensors:
+        return self.tensors()
+
+    def load_each(self, tensors: Sequence[Tensors]) -> None:
+        (only,) = tensors
+        self.load(only)
 
 
 def parameters_by_role(model: nn.Module) -> dict[str, dict[str, nn.Parameter]]:

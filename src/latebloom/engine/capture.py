@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Hashable
+from time import perf_counter
 
 import torch
 
@@ -22,6 +23,7 @@ class Captured:
         self._seen: set[Hashable] = set()
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self.reason: str | None = None
+        self._seconds = 0.0
         if self.enabled:
             self._pool = torch.cuda.graph_pool_handle()
             # One stream for all graphs: libraries keep a workspace per stream, and may choose algorithms by it.
@@ -36,13 +38,20 @@ class Captured:
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             if key in self._seen and key not in self._graphs:
+                began = perf_counter()
                 self._capture(key, step)
+                self._seconds += perf_counter() - began
             self._seen.add(key)
             if key in self._graphs:
                 self._graphs[key].replay()
             else:
                 step()
         current.wait_stream(self._stream)
+
+    def take_seconds(self) -> float:
+        """Return the time that captures have taken since the last call."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
 
     def _capture(self, key: Hashable, step: Callable[[], None]) -> None:
         graph = torch.cuda.CUDAGraph()

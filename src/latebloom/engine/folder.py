@@ -6,6 +6,8 @@ metrics.jsonl      losses, learning rates, held-out accuracy and the switch, one
 checkpoints/       the newest two checkpoints
 model/             the trained model, for `from_pretrained`
 evaluation.json    accuracy by length
+pause-N.json       accuracy by length at a pause, if there was one
+times.json         seconds of set-up, training steps, checks, evaluation and checkpoints
 manifest.json      a digest of each of these files, to detect damage
 result.json        written last: a run with it is finished
 """

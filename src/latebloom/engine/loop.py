@@ -1,8 +1,8 @@
 """Runs from beginning to end: steps, measurements, checkpoints, resumption, and the final evaluation."""
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ from latebloom.engine.folder import RunFolder
 from latebloom.engine.journal import Journal
 from latebloom.engine.manifest import damaged_files
 from latebloom.engine.outcome import Observer, Outcome, Progress, TrainedRun
+from latebloom.engine.pause import PAUSED, Pause, Stop, checkpoint_step, has_reached, step_reached, write_pause
 from latebloom.engine.process_state import keep_freed_memory, preserve_torch_state, stop_requests
 from latebloom.engine.stacks import check_not_in_stack, stack_folders, stack_hashes
+from latebloom.engine.times import STEPS, Times, write_times
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, catch_write_errors
 from latebloom.evaluation.evaluate import evaluate_each
@@ -26,7 +28,7 @@ from latebloom.evaluation.result import Evaluation
 from latebloom.layers.precision import precision
 from latebloom.tasks.contract import check_own_task
 
-__all__ = ["Observer", "Outcome", "Progress", "TrainedRun", "run", "run_stacked"]
+__all__ = ["Observer", "Outcome", "Progress", "TrainedRun", "run", "run_stacked", "run_until"]
 
 SECONDS_BETWEEN_CHECKPOINTS = 20.0
 """A stack does hundreds of steps a second and its checkpoint is large, so it is saved by wall-clock time."""
@@ -36,21 +38,38 @@ def run(
     config: RunConfig, out: str | Path | None = None, *, device: str | None = None, observe: Observer | None = None
 ) -> TrainedRun:
     """Train a run, continue it from its checkpoint, or return it if the folder holds it finished."""
-    chosen = choose_device(device)
+    folder = None if out is None else RunFolder(out)
+    outcome = _run_alone(config, folder, choose_device(device), observe, None)
+    if outcome is None:
+        assert folder is not None
+        return TrainedRun.load(folder.path)
+    return outcome.trained[""]
+
+
+def run_until(
+    config: RunConfig, out: str | Path, stop: Stop, *, device: str | None = None, observe: Observer | None = None
+) -> None:
+    """Train or continue a run up to a pause; nothing is done if it has been there."""
+    _run_alone(config, RunFolder(out), choose_device(device), observe, stop)
+
+
+def _run_alone(
+    config: RunConfig, folder: RunFolder | None, device: torch.device, observe: Observer | None, stop: Stop | None
+) -> Outcome | None:
+    """Train a run; return None if the folder shows that there is nothing left to do. A failure is an error."""
     check_own_task(config.task, config.training.length)
     with ExitStack() as opened:
-        folder, checkpoints, hashes = None, None, []
-        if out is not None:
-            folder = RunFolder(out)
+        checkpoints, hashes = None, []
+        if folder is not None:
             check_not_in_stack(folder)
-            opened.enter_context(folder.opened(config, str(chosen), extend=True))
-            if folder.is_finished:
-                return TrainedRun.load(folder.path)
+            opened.enter_context(folder.opened(config, str(device), extend=stop is None))
+            if has_reached(folder, stop):
+                return None
             checkpoints, hashes = folder.checkpoints, folder.hashes(config)
-        outcome = _train({"": Journal(config, folder, observe)}, checkpoints, hashes, chosen)
+        outcome = _train({"": Journal(config, folder, observe)}, checkpoints, hashes, device, stop)
     for error in outcome.failed.values():
         raise error
-    return outcome.trained[""]
+    return outcome
 
 
 def run_stacked(
@@ -59,8 +78,12 @@ def run_stacked(
     device: torch.device,
     *,
     observe: Callable[[str, Progress], None] = lambda name, progress: None,
+    stop: Stop | None = None,
 ) -> Outcome:
-    """Train or continue runs with the same `stack_key` as one program, each in `out/NAME`."""
+    """Train or continue runs with the same `stack_key` as one program, each in `out/NAME`.
+
+    At a pause the stack is dissolved: each run has a checkpoint of its own, from which it goes on alone or with others.
+    """
     for config in configs.values():
         check_own_task(config.task, config.training.length)
     places = [Path(out) / name for name in stack_folders(configs)]
@@ -74,16 +97,21 @@ def run_stacked(
         opened.enter_context(catch_write_errors(out))
         make_folder(place / "checkpoints")
         write_json(place / "members.json", {name: config.hash for name, config in configs.items()})
-        outcome = _train(journals, place / "checkpoints", stack_hashes(configs), device)
-        if not outcome.failed:
-            remove_folder(place)  # every run has its own model now
+        outcome = _train(journals, place / "checkpoints", stack_hashes(configs), device, stop)
+        if outcome.is_dissolved or not outcome.failed:
+            remove_folder(place)  # every run has its own checkpoint or model now
     return outcome
 
 
 def _train(
-    journals: dict[str, Journal], checkpoints: Path | None, hashes: Sequence[str], device: torch.device
+    journals: dict[str, Journal],
+    checkpoints: Path | None,
+    hashes: Sequence[str],
+    device: torch.device,
+    stop: Stop | None,
 ) -> Outcome:
     """Train one run, which has no name, or a stack; see `_Loop` for the hashes."""
+    times = Times()
     configs = [journal.config for journal in journals.values()]
     with ExitStack() as opened:
         for journal in journals.values():
@@ -94,7 +122,7 @@ def _train(
             opened.enter_context(keep_freed_memory())
         stop_requested = opened.enter_context(stop_requests())
         trainer = Trainer(configs, device, stacked=list(journals) != [""])
-        return _Loop(trainer, journals, checkpoints, hashes, stop_requested).finish()
+        return _Loop(trainer, journals, checkpoints, hashes, stop_requested, stop, times).finish()
 
 
 class _Loop:
@@ -107,30 +135,60 @@ class _Loop:
         checkpoints: Path | None,
         hashes: Sequence[str],
         stop_requested: Callable[[], bool],
+        stop: Stop | None,
+        times: Times,
     ) -> None:
         """`hashes` are those that checkpoints may have; new ones have the first."""
         self.names, self.journals = list(journals), list(journals.values())
         self.is_stack = self.names != [""]
         self.trainer, self.training, self.stop_requested = trainer, trainer.shared.training, stop_requested
         self.checkpoints, self.hashes = checkpoints, hashes
+        self.stop = stop if stop is not None and stop.step < self.training.steps else None
+        self.goal = self.training.steps if self.stop is None else self.stop.step
+        self.is_marked, self.times = False, times
         self.started = self.saved_at = time.monotonic()
         saved = complete_checkpoints(self.checkpoints) if self.checkpoints else []
-        if saved:
+        own = [journal.folder for journal in self.journals if self.is_stack and journal.folder is not None]
+        reached = [step_reached(folder) for folder in own]
+        if reached and min(reached) > 0 and (not saved or min(reached) >= checkpoint_step(saved[-1])):
+            self._assemble(own, reached)
+        elif saved:
             self._resume(*load_newest(saved, self.hashes))
         else:
             for journal in self.journals:
                 journal.open(None)
+        if self.trainer.step > self.goal:
+            raise CheckpointError(
+                f"{self.journals[0].folder and self.journals[0].folder.path} has gone on to step {self.trainer.step}, "
+                f"so it cannot be paused at step {self.goal}; remove it to train it again"
+            )
 
     def _resume(self, path: Path, tensors: Tensors, state: dict[str, Any]) -> None:
-        try:
+        with _fitting(path):
             self.trainer.load(tensors, state["trainer"])
             self.started -= state["seconds"]
+            self.times.add(state.get("times", {}))
+            self.is_marked = state.get(PAUSED, False)
             for journal, kept in zip(self.journals, state["journals"], strict=True):
                 journal.open(kept)
-        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+
+    def _assemble(self, folders: Sequence[RunFolder], reached: Sequence[int]) -> None:
+        """Begin a stack from the checkpoints of its runs, which were paused at one step."""
+        if min(reached) != max(reached):
             raise CheckpointError(
-                f"checkpoint {path} does not fit this run ({type(error).__name__}); choose another folder with --out"
-            ) from error
+                f"{folders[0].path} is at step {reached[0]} and others are at step {max(reached)}; runs of a stack "
+                "must be at the same step"
+            )
+        found = []
+        for journal, folder in zip(self.journals, folders, strict=True):
+            saved = complete_checkpoints(folder.checkpoints)
+            found.append(load_newest(saved, folder.hashes(journal.config)))
+        with _fitting(found[0][0]):
+            self.trainer.load_parts([(tensors, state["trainer"]) for _, tensors, state in found])
+            self.started -= max(state["seconds"] for _, _, state in found)
+            for journal, (_, _, state) in zip(self.journals, found, strict=True):
+                self.times.add(state.get("times", {}))
+                journal.open(state["journals"][0])
 
     @property
     def seconds(self) -> float:
@@ -141,9 +199,10 @@ class _Loop:
         """Train to the last step, evaluate, and write the results."""
         trainer, training = self.trainer, self.training
         self._report(trainer.alive)
-        while trainer.step < training.steps:
+        self.times.lap("set-up")
+        while trainer.step < self.goal:
             switched = trainer.advance()
-            is_last = trainer.step == training.steps
+            is_last, is_goal = trainer.step == training.steps, trainer.step == self.goal
             if is_last or trainer.step % training.log_every == 0:
                 self._log(range(len(self.journals)))
             elif switched:
@@ -153,14 +212,26 @@ class _Loop:
             if is_last or trainer.step % training.check_every == 0:
                 self._check()
             stopping = self.stop_requested()
-            if is_last or stopping or self._checkpoint_is_due():
+            if is_goal or stopping or self._checkpoint_is_due():
                 self._save()
             if not trainer.alive:
-                return self._conclude([], self.seconds)
-            if stopping and not is_last:
+                break
+            if stopping and not is_goal:
                 raise self._interrupted()
+        self._lap_steps()
         seconds = self.seconds
+        if not trainer.alive:
+            return self._conclude([], seconds)
+        if self.stop is not None:
+            return self._pause(self._evaluate() if self.stop.test else None)
         return self._conclude(self._evaluate(), seconds)
+
+    def _lap_steps(self) -> None:
+        """Count the time since the last lap for steps; the device does them later than the host asks for them."""
+        if self.trainer.device.type == "cuda":
+            torch.cuda.synchronize(self.trainer.device)
+        self.times.lap(STEPS)
+        self.times.move(self.trainer.captured.take_seconds(), STEPS, "capture")
 
     def _checkpoint_is_due(self) -> bool:
         if self.is_stack:
@@ -178,11 +249,13 @@ class _Loop:
 
     def _check(self) -> None:
         trainer = self.trainer
+        self._lap_steps()
         for index in trainer.alive:
             journal = self.journals[index]
             counts = [trainer.check(length)[index] for length in journal.config.watched_lengths]
             journal.checked(trainer.step, counts, trainer.runs[index].stage(trainer.step).withheld)
         self._report(trainer.alive)
+        self.times.lap("checks")
 
     def _report(self, indices: Sequence[int]) -> None:
         for index in indices:
@@ -190,16 +263,49 @@ class _Loop:
 
     def _save(self) -> None:
         """Save a checkpoint, unless every run has failed."""
+        self._lap_steps()
         self.trainer.find_failures()
         if self.checkpoints is not None and self.trainer.alive:
-            state = {
-                "step": self.trainer.step,
-                "trainer": self.trainer.state(),
-                "seconds": self.seconds,
-                "journals": [journal.state() for journal in self.journals],
-            }
+            state = self._state(self.trainer.state(), self.journals, 1)
+            self.is_marked = not self.is_stack and self.stop is not None and self.trainer.step == self.goal
+            state |= {PAUSED: True} if self.is_marked else {}
             save_checkpoint(self.checkpoints, self.trainer.tensors(), state, self.hashes[0])
         self.saved_at = time.monotonic()  # after the save, or a slow disk would take all the time between two of them
+        self.times.lap("checkpoints")
+
+    def _state(self, trainer: dict[str, Any], journals: Sequence[Journal], shared_by: int) -> dict[str, Any]:
+        return {
+            "step": self.trainer.step,
+            "trainer": trainer,
+            "seconds": self.seconds,
+            "times": self.times.share(shared_by),
+            "journals": [journal.state() for journal in journals],
+        }
+
+    def _pause(self, evaluations: list[Evaluation] | None) -> Outcome:
+        """Leave each run with a checkpoint of its own at this step, and with the results of its test."""
+        trainer, count = self.trainer, len(self.journals)
+        if not self.is_stack and not self.is_marked:  # the checkpoint was saved before the pause was asked for
+            self._save()
+        failed: dict[str, NonFiniteLossError] = {}
+        for index, (name, journal) in enumerate(zip(self.names, self.journals, strict=True)):
+            run, folder = trainer.runs[index], journal.folder
+            assert folder is not None, "a run without a folder cannot be paused"
+            if self.is_stack and step_reached(folder) < trainer.step:
+                # A failed run too: it fails again at once if the study is repeated, and is not trained anew.
+                tensors, part = trainer.part(index)
+                state = self._state(part, [journal], count) | {PAUSED: True}
+                save_checkpoint(folder.checkpoints, tensors, state, folder.hashes(journal.config)[0])
+            if run.failed_step is not None:
+                failed[name] = journal.non_finite(run, None)
+                continue
+            if evaluations is not None:
+                withheld = run.stage(trainer.step).withheld
+                about = (trainer.step, run.switch.step, withheld, round(self.seconds, 2), count)
+                write_pause(folder, Pause(*about, evaluations[index]))
+            write_times(folder.path, self.times.share(count))
+            journal.report(trainer.step, PAUSED, 1.0)
+        return Outcome({}, failed, is_dissolved=True)
 
     def _interrupted(self) -> InterruptedRun:
         step, steps = self.trainer.step, self.training.steps
@@ -223,7 +329,9 @@ class _Loop:
         length, sequences = shared.training.length, shared.evaluation.sequences
         evaluate = partial(evaluate_each, training_length=length, sequences=sequences, progress=report)
         with trainer.current_gates() as each:
-            return evaluate(each, shared.task, shared.test_lengths, seeds=trainer.seeds, device=trainer.device)
+            found = evaluate(each, shared.task, shared.test_lengths, seeds=trainer.seeds, device=trainer.device)
+        self.times.lap("evaluation")
+        return found
 
     def _conclude(self, evaluations: list[Evaluation], seconds: float) -> Outcome:
         trained: dict[str, TrainedRun] = {}
@@ -235,10 +343,27 @@ class _Loop:
             if folder is not None and folder.is_finished and not damaged_files(folder.path):  # killed while writing
                 trained[name] = TrainedRun.load(folder.path)
             elif run.failed_step is not None:
-                failed[name] = journal.non_finite(run, last)
+                is_good = last is not None and checkpoint_step(last) < run.failed_step
+                failed[name] = journal.non_finite(run, last if is_good else None)
             else:
                 model = self.trainer.backend.model(index)
+                if folder is not None:
+                    write_times(folder.path, self.times.share(len(self.names)))
                 trained[name] = journal.conclude(
                     run, model, evaluations[index], seconds=seconds, stacked=len(self.names)
                 )
+                if folder is not None and self.is_stack and folder.checkpoints.exists():
+                    for own in complete_checkpoints(folder.checkpoints):  # of a pause, which nothing needs any more
+                        remove_folder(own)
         return Outcome(trained, failed)
+
+
+@contextmanager
+def _fitting(path: Path) -> Iterator[None]:
+    """Turn the errors of a checkpoint that does not fit the run into one sentence."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(
+            f"checkpoint {path} does not fit this run ({type(error).__name__}); choose another folder with --out"
+        ) from error

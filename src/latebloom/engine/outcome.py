@@ -22,7 +22,7 @@ class Progress:
     step: int
     steps: int
     phase: str
-    """delayed, full, testing, done or failed."""
+    """delayed, full, testing, paused, done or failed."""
     loss: float | None = None
     accuracy: float | None = None
     """Held-out accuracy at the training length, of the answers that are supervised in this phase."""
@@ -101,3 +101,5 @@ class Outcome:
 
     trained: dict[str, TrainedRun]
     failed: dict[str, NonFiniteLossError]
+    is_dissolved: bool = False
+    """Whether the runs were paused, each with a checkpoint of its own."""

@@ -42,6 +42,7 @@ class Stacked(Backend):
             for (name, shape), view in zip(shapes.items(), views, strict=True)
         }
         self.first, self.second, self._gradients = (torch.zeros_like(self.flat) for _ in range(3))
+        self._shapes, self._names = shapes, [list(parameters) for parameters in by_role.values()]
         self._before_attention = len(shapes) - len(by_role.get("attention", {}))
 
     def each(self, function: Callable[..., Any], *per_model: Tensor) -> Any:
@@ -86,3 +87,30 @@ class Stacked(Backend):
         with torch.no_grad():
             for name, value in self.tensors()["stack"].items():
                 value.copy_(tensors["stack"][name])
+
+    def tensors_of(self, index: int, counts: Sequence[int]) -> Tensors:
+        done = {name: count for ends, count in zip(self._names, counts, strict=True) for name in ends}
+        rows = {key: self._by_name(row[index]) for key, row in (("exp_avg", self.first), ("exp_avg_sq", self.second))}
+        optimizer = {f"{name}/{key}": row[name] for key, row in rows.items() for name in done if done[name]}
+        optimizer |= {f"{name}/step": torch.tensor(float(count)) for name, count in done.items() if count}
+        model = {**self.template.state_dict(), **self._by_name(self.flat[index])}
+        return {"model": model, "optimizer": optimizer, "random": {"cpu": torch.get_rng_state()}}
+
+    def load_each(self, tensors: Sequence[Tensors]) -> None:
+        def row(found: dict[str, Tensor], suffix: str) -> Tensor:
+            parts = [found.get(f"{name}{suffix}", torch.zeros(shape)) for name, shape in self._shapes.items()]
+            return torch.cat([part.flatten() for part in parts])
+
+        sources = (
+            (self.flat, "model", ""),
+            (self.first, "optimizer", "/exp_avg"),
+            (self.second, "optimizer", "/exp_avg_sq"),
+        )
+        with torch.no_grad():
+            for target, file, suffix in sources:
+                target.copy_(torch.stack([row(one[file], suffix) for one in tensors]))
+
+    def _by_name(self, row: Tensor) -> dict[str, Tensor]:
+        """Return the tensors of one model from its row (P,)."""
+        parts = row.split([shape.numel() for shape in self._shapes.values()])
+        return {name: part.unflatten(0, shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}

@@ -12,6 +12,7 @@ from latebloom.config import RunConfig
 from latebloom.delay.triggers import AtFraction, AtStep
 from latebloom.engine.checkpoint import latest_checkpoint
 from latebloom.engine.folder import RunFolder, read_json
+from latebloom.engine.pause import checkpoint_step, step_reached
 from latebloom.engine.settings import Phase
 from latebloom.errors import CheckpointError
 
@@ -52,8 +53,8 @@ def stack_folders(configs: dict[str, RunConfig]) -> list[str]:
 
 
 def check_not_in_stack(folder: RunFolder) -> None:
-    """Raise if a run was interrupted in a stack: it has no checkpoint of its own, so alone it would start over."""
-    if folder.is_finished or latest_checkpoint(folder.checkpoints) is not None:
+    """Raise if a run was interrupted in a stack: alone it would start over, or from an earlier pause."""
+    if folder.is_finished:
         return
     path = folder.path.absolute()
     for parent in path.parents:
@@ -62,7 +63,9 @@ def check_not_in_stack(folder: RunFolder) -> None:
                 members = read_json(file)
             except CheckpointError:
                 continue  # damaged or not a stack: nothing to continue
-            if path.relative_to(parent).as_posix() in members and latest_checkpoint(file.parent / "checkpoints"):
+            saved = latest_checkpoint(file.parent / "checkpoints")
+            is_member = path.relative_to(parent).as_posix() in members
+            if is_member and saved and checkpoint_step(saved) > step_reached(folder):
                 command = read_json(folder.environment_file, "command")["command"]
                 raise CheckpointError(
                     f"{folder.path} was trained in a stack of {len(members)} runs; continue with: "

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from latebloom.config import RunConfig
+from latebloom.delay.policy import Stage
 from latebloom.delay.triggers import Moment
 from latebloom.engine.backend import Alone
 from latebloom.engine.capture import Captured
@@ -134,15 +135,18 @@ class Trainer:
         factors: dict[str, float] = {}  # they apply after a switch
         if run.switch.step is not None:
             factors = {"recurrence": training.recurrence_factor, "attention": training.attention_factor}
-        starts = [stage.attention_since if role == "attention" else 0 for role in self.backend.roles]
         return [
             *(rate * factors.get(role, 1.0) for role in self.backend.roles),
-            *(0.0 if start is None else float(self.step - start + 1) for start in starts),
+            *(0.0 if start is None else float(self.step - start + 1) for start in self._starts(stage)),
             stage.gate,
             training.state_noise,
             float(training.weigh == "positions"),
             *(float(name not in stage.withheld) for name in self.shared.task.answers),
         ]
+
+    def _starts(self, stage: Stage) -> list[int | None]:
+        """Return the step at which the training of each role began; None for one that is not trained."""
+        return [stage.attention_since if role == "attention" else 0 for role in self.backend.roles]
 
     def _device_step(self, form: StepForm) -> None:
         """Do one step of all runs; reads and writes tensors that stay in place, and never waits for the device."""
@@ -265,12 +269,31 @@ class Trainer:
     def load(self, tensors: Tensors, state: dict[str, Any]) -> None:
         """Continue from the results of `tensors` and `state`."""
         self.backend.load(tensors)
-        self._sums.copy_(tensors["sums"]["sums"])
-        self._first_bad.copy_(tensors["sums"]["first_bad"])
-        self.step = state["step"]
-        self._index.fill_(self.step)
-        for run, kept in zip(self.runs, state["runs"], strict=True):
+        self._load_rest(tensors["sums"], state["step"], state["runs"])
+
+    def _load_rest(self, sums: dict[str, Tensor], step: int, runs: Sequence[dict[str, Any]]) -> None:
+        self._sums.copy_(sums["sums"])
+        self._first_bad.copy_(sums["first_bad"])
+        self.step = step
+        self._index.fill_(step)
+        for run, kept in zip(self.runs, runs, strict=True):
             run.load_state_dict(kept)
+
+    def part(self, index: int) -> tuple[Tensors, dict[str, Any]]:
+        """Return tensors and state of one run, as if it was trained alone."""
+        run = self.runs[index]
+        starts = self._starts(run.stage(self.step))
+        counts = [0 if start is None else self.step - start for start in starts]
+        sums = {"sums": self._sums[index : index + 1], "first_bad": self._first_bad[index : index + 1]}
+        tensors = {**self.backend.tensors_of(index, counts), "sums": sums}
+        return tensors, {"step": self.step, "runs": [run.state_dict()]}
+
+    def load_parts(self, parts: Sequence[tuple[Tensors, dict[str, Any]]]) -> None:
+        """Continue from the `part` of each run; all are at the same step."""
+        (step,) = {state["step"] for _, state in parts}
+        sums = {name: torch.cat([tensors["sums"][name] for tensors, _ in parts]) for name in ("sums", "first_bad")}
+        self.backend.load_each([tensors for tensors, _ in parts])
+        self._load_rest(sums, step, [state["runs"][0] for _, state in parts])
 
 
 def _common(values: Sequence[T]) -> T | None:

@@ -18,7 +18,7 @@ from latebloom.engine.environment import choose_device
 from latebloom.engine.outcome import Progress
 from latebloom.errors import InterruptedRun
 from latebloom.studies.scheduler import Ended, Order, Workers, train_order, train_waves
-from latebloom.studies.stacks import Configs, Observe, run_in_stacks, unfinished
+from latebloom.studies.stacks import NO_STOPS, Configs, Observe, Stops, run_in_stacks, stop_of, unfinished
 
 
 def train_all(
@@ -28,18 +28,20 @@ def train_all(
     workers: int | None = None,
     device: str | None = None,
     observe: Observe = lambda name, seen: None,
+    stops: Stops = NO_STOPS,
 ) -> dict[str, str]:
-    """Train every configuration in `folder/name` that is not finished; return the reason for each run that failed.
+    """Train every configuration in `folder/name` that is not finished, to its end or to its pause in `stops`; return
+    the reason for each run that failed.
 
     On a GPU, runs of one shape are trained as one program. On a CPU, each run has a process with one thread, which is
     much faster than several threads per process.
     """
     chosen = choose_device(device)
     if chosen.type == "cuda":
-        return run_in_stacks(configs, folder, chosen, observe)
-    waves = [{name: config} for name, config in unfinished(configs, folder).items()]
+        return run_in_stacks(configs, folder, chosen, observe, stops=stops)
+    waves = [{name: config} for name, config in unfinished(configs, folder, stops).items()]
     with environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1"):
-        return train_waves(waves, folder, _Processes(folder, observe), workers or usable_cores(), observe)
+        return train_waves(waves, folder, _Processes(folder, observe, stops), workers or usable_cores(), observe)
 
 
 class _Processes(Workers):
@@ -48,15 +50,16 @@ class _Processes(Workers):
     Each has its own pipe for its messages, because a process that is killed while sending would break a shared one.
     """
 
-    def __init__(self, folder: Path, observe: Observe) -> None:
-        self._folder, self._observe = folder, observe
+    def __init__(self, folder: Path, observe: Observe, stops: Stops) -> None:
+        self._folder, self._observe, self._stops = folder, observe, stops
         self._context = _context()
         self._running: dict[Any, tuple[Configs, Any]] = {}
         self._failures: dict[str, dict[str, str]] = {}
 
     def start(self, wave: Configs) -> None:
         messages, sender = self._context.Pipe(duplex=False)
-        process = self._context.Process(target=_work, args=(Order.of(wave), self._folder, sender), daemon=True)
+        order = Order.of(wave, stop_of(wave, self._stops))
+        process = self._context.Process(target=_work, args=(order, self._folder, sender), daemon=True)
         process.start()
         sender.close()  # so that the end of the process is an end of file here
         self._running[messages] = wave, process

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from latebloom.config import RunConfig
 from latebloom.engine.stacks import stack_folders
 from latebloom.errors import ConfigError, LatebloomError, catch_write_errors
 from latebloom.studies.ray_worker import (
@@ -19,7 +20,7 @@ from latebloom.studies.ray_worker import (
     unpack,
 )
 from latebloom.studies.scheduler import Ended, Order, Workers, train_waves
-from latebloom.studies.stacks import Configs, Observe, log_error, plan_waves, unfinished
+from latebloom.studies.stacks import NO_STOPS, Configs, Observe, Stops, log_error, plan_waves, stop_of, unfinished
 
 
 def train_on_ray(
@@ -29,17 +30,19 @@ def train_on_ray(
     workers: int | None = None,
     device: str | None = None,
     observe: Observe = lambda name, seen: None,
+    stops: Stops = NO_STOPS,
 ) -> dict[str, str]:
-    """Train every configuration in `folder/name`, inside a `ray_cluster`; return the reason for each failed run."""
+    """Train every configuration in `folder/name`, to its end or to its pause in `stops`, inside a `ray_cluster`; return
+    the reason for each failed run."""
     import ray
 
     folder.mkdir(parents=True, exist_ok=True)
-    kind, waves = _plan(configs, folder, device)
+    kind, waves = _plan(configs, folder, device, stops)
     if not waves:
         return {}
     token = folder.absolute() / f".driver-{uuid.uuid4().hex}"
     token.touch()
-    tasks = _Tasks(folder, token, kind, observe)
+    tasks = _Tasks(folder, token, kind, observe, stops)
     try:
         return train_waves(waves, folder, tasks, workers or len(waves), observe)
     finally:
@@ -47,7 +50,7 @@ def train_on_ray(
         token.unlink(missing_ok=True)
 
 
-def _plan(configs: Configs, folder: Path, device: str | None) -> tuple[str, list[Configs]]:
+def _plan(configs: Configs, folder: Path, device: str | None, stops: Stops) -> tuple[str, list[Configs]]:
     """Return the kind of device, and the runs to train at once: single runs on CPUs, stacks for all GPUs."""
     import ray
 
@@ -58,22 +61,26 @@ def _plan(configs: Configs, folder: Path, device: str | None) -> tuple[str, list
         raise ConfigError(f"device: {kind!r} cannot be chosen on Ray; choices: cpu, cuda")
     if resources.get("GPU" if kind == "cuda" else "CPU", 0) < 1:
         raise ConfigError(f"device: {kind!r} is not available in the Ray cluster")
-    left = unfinished(configs, folder)
+    left = unfinished(configs, folder, stops)
     if kind == "cpu":
         return kind, [{name: config} for name, config in left.items()]
     measure = ray.remote(num_gpus=1)(runs_that_fit_there)
     share = max(1, -(-len(left) // gpus))
-    return kind, plan_waves(configs, folder, lambda config: min(share, ray.get(measure.remote(Order.of({"": config})))))
+
+    def fit(config: RunConfig) -> int:
+        return min(share, ray.get(measure.remote(Order.of({"": config}))))
+
+    return kind, plan_waves(configs, folder, fit, stops)
 
 
 class _Tasks(Workers):
     """A task of the cluster for each wave."""
 
-    def __init__(self, folder: Path, token: Path, kind: str, observe: Observe) -> None:
+    def __init__(self, folder: Path, token: Path, kind: str, observe: Observe, stops: Stops) -> None:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        self._folder, self._token, self._kind, self._observe = folder, token, kind, observe
+        self._folder, self._token, self._kind, self._observe, self._stops = folder, token, kind, observe, stops
         # Not `soft`, with which Ray may start it on any machine: it would be lost with a machine that leaves.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         actor = ray.remote(num_cpus=0, max_restarts=-1)(Coordinator)
@@ -87,7 +94,7 @@ class _Tasks(Workers):
     def start(self, wave: Configs) -> None:
         folders = [*wave, *stack_folders(wave)]  # the checkpoints of a stack have their own
         parcel = pack(self._folder, folders)
-        order = Order.of(wave)
+        order = Order.of(wave, stop_of(wave, self._stops))
         task = self._train.remote(order, self._token, self._kind, folders, parcel, self.coordinator, sys.argv)
         self._running[task] = wave, folders
 

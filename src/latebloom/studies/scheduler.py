@@ -12,6 +12,7 @@ import torch
 
 from latebloom.config import config_from
 from latebloom.engine.outcome import Progress
+from latebloom.engine.pause import Stop
 from latebloom.engine.process_state import stop_requests
 from latebloom.errors import InterruptedRun, LatebloomError
 from latebloom.plugins import plugin_sources, receive_sources
@@ -29,12 +30,14 @@ class Order:
     """JSON of each run."""
     sources: dict[str, bytes]
     """The Python files of plugins by path, for machines that share no file system."""
+    stop: Stop | None = None
+    """Where the runs pause."""
 
     @classmethod
-    def of(cls, wave: Configs) -> Self:
+    def of(cls, wave: Configs, stop: Stop | None = None) -> Self:
         data = {name: config.to_json() for name, config in wave.items()}
         imports = [name for config in data.values() for name in config.get("imports", [])]
-        return cls({name: json.dumps(config) for name, config in data.items()}, plugin_sources(imports))
+        return cls({name: json.dumps(config) for name, config in data.items()}, plugin_sources(imports), stop)
 
     def read(self) -> Configs:
         receive_sources(self.sources)
@@ -47,7 +50,7 @@ def train_order(order: Order, folder: Path, device: torch.device, observe: Obser
         wave = order.read()
     except LatebloomError as error:
         return dict.fromkeys(order.configs, str(error))
-    return train_wave(wave, folder, device, observe)
+    return train_wave(wave, folder, device, observe, order.stop)
 
 
 @dataclass(frozen=True)

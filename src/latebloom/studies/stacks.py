@@ -1,23 +1,28 @@
 """Many runs on one GPU: runs of one shape are trained as one program, in waves that fit into its memory."""
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from latebloom.config import RunConfig
 from latebloom.engine.checkpoint import latest_checkpoint
 from latebloom.engine.folder import RunFolder, read_json, wait_until_free
-from latebloom.engine.loop import Progress, run, run_stacked
+from latebloom.engine.loop import Progress, run, run_stacked, run_until
 from latebloom.engine.memory import runs_that_fit
+from latebloom.engine.pause import Stop, checkpoint_step, has_reached, paused_step, step_reached
 from latebloom.engine.stacks import stack_key
 from latebloom.errors import ConfigError, InterruptedRun, LatebloomError
 
 Configs = dict[str, RunConfig]
 Observe = Callable[[str, Progress], None]
 """Receives the name of a run and its progress."""
+Stops = Mapping[str, Stop]
+"""Where runs pause, by name; the others are trained to their end."""
+NO_STOPS: Stops = {}
 PATIENCE = 60.0
 """Seconds to wait for a run that another process is training: the workers of a killed study save before they end."""
 MOST_AT_ONCE = 256
@@ -30,26 +35,33 @@ def run_in_stacks(
     device: torch.device,
     observe: Observe,
     fit: Callable[[RunConfig, torch.device], int] = runs_that_fit,
+    stops: Stops = NO_STOPS,
 ) -> dict[str, str]:
-    """Train every configuration in `folder/name` that is not finished; return the reason for each that failed."""
+    """Train every configuration in `folder/name` to its end or its pause; return the reason for each that failed."""
     failures: dict[str, str] = {}
-    for wave in plan_waves(configs, folder, lambda config: fit(config, device)):
-        failed = train_wave(wave, folder, device, observe)
+    for wave in plan_waves(configs, folder, lambda config: fit(config, device), stops):
+        failed = train_wave(wave, folder, device, observe, stop_of(wave, stops))
         for name in failed:
             observe(name, Progress.of_failed(wave[name].training.steps))
         failures |= failed
     return failures
 
 
-def train_wave(wave: Configs, folder: Path, device: torch.device, observe: Observe) -> dict[str, str]:
-    """Train runs of one shape as one program; return the reason for each run that failed."""
+def train_wave(
+    wave: Configs, folder: Path, device: torch.device, observe: Observe, stop: Stop | None = None
+) -> dict[str, str]:
+    """Train runs of one shape as one program, to their end or a pause; return the reason for each run that failed."""
     wait_until_free([folder / name for name in wave], PATIENCE)
     try:
         if len(wave) > 1:
-            outcome = run_stacked(wave, folder, device, observe=observe)
+            outcome = run_stacked(wave, folder, device, observe=observe, stop=stop)
             return {name: str(error) for name, error in outcome.failed.items()}
         ((name, config),) = wave.items()
-        run(config, folder / name, device=str(device), observe=lambda seen: observe(name, seen))
+        where: dict[str, Any] = {"device": str(device), "observe": lambda seen: observe(name, seen)}
+        if stop is None:
+            run(config, folder / name, **where)
+        else:
+            run_until(config, folder / name, stop, **where)
         return {}
     except InterruptedRun:
         raise InterruptedRun(f"stopped; the progress is saved in {folder}") from None
@@ -69,30 +81,45 @@ def log_error(folder: Path, text: str) -> Path:
     return log
 
 
-def unfinished(configs: Configs, folder: Path) -> Configs:
-    return {name: config for name, config in configs.items() if not RunFolder(folder / name).is_finished}
+def unfinished(configs: Configs, folder: Path, stops: Stops = NO_STOPS) -> Configs:
+    """Return the runs that have not reached their end or their pause."""
+    return {
+        name: config for name, config in configs.items() if not has_reached(RunFolder(folder / name), stops.get(name))
+    }
 
 
-def plan_waves(configs: Configs, folder: Path, fit: Callable[[RunConfig], int]) -> list[Configs]:
-    """Return the runs to train at once: interrupted stacks, interrupted single runs, then the rest by shape, as many at
-    once as fit."""
-    left = unfinished(configs, folder)
+def stop_of(wave: Configs, stops: Stops) -> Stop | None:
+    """Return where the runs of a wave pause, which is the same for all of them."""
+    return stops.get(next(iter(wave)))
+
+
+def plan_waves(
+    configs: Configs, folder: Path, fit: Callable[[RunConfig], int], stops: Stops = NO_STOPS
+) -> list[Configs]:
+    """Return the runs to train at once: interrupted stacks, interrupted single runs, then the rest by shape, pause and
+    step, as many at once as fit."""
+    left = unfinished(configs, folder, stops)
     waves: list[Configs] = []
     for stack in sorted(folder.glob("stack-*")):
-        if latest_checkpoint(stack / "checkpoints") is None:
+        saved = latest_checkpoint(stack / "checkpoints")
+        if saved is None:
             continue
         members: dict[str, str] = read_json(stack / "members.json")  # the hash of each run
         # Finished members too: a stack may have been killed while it wrote its results.
         is_wanted = all(name in configs and configs[name].matches(wanted) for name, wanted in members.items())
+        # A stack that was killed after it was dissolved is of no use: its runs have gone on from their own checkpoints.
+        is_wanted &= any(step_reached(RunFolder(folder / name)) < checkpoint_step(saved) for name in members)
+        is_wanted &= len({stops.get(name) for name in members}) == 1
         if is_wanted and any(name in left for name in members):
             waves.append({name: configs[name] for name in members})
             left = {name: config for name, config in left.items() if name not in members}
+    paused = {name: paused_step(RunFolder(folder / name)) for name in left}
     for name in list(left):
-        if latest_checkpoint(RunFolder(folder / name).checkpoints) is not None:
+        if paused[name] is None and latest_checkpoint(RunFolder(folder / name).checkpoints) is not None:
             waves.append({name: left.pop(name)})
-    shapes: dict[str, Configs] = {}
+    shapes: dict[object, Configs] = {}
     for name, config in left.items():
-        shapes.setdefault(stack_key(config).hash, {})[name] = config
+        shapes.setdefault((stack_key(config).hash, stops.get(name), paused[name]), {})[name] = config
     for shape in shapes.values():
         names = list(shape)
         largest = max(shape.values(), key=lambda config: config.training.state_noise)  # noise takes memory too

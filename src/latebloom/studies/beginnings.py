@@ -1,0 +1,99 @@
+"""Shared beginnings of the runs of a study: what is identical is trained once, and forked."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from latebloom.config import RunConfig
+from latebloom.engine.folder import RunFolder
+from latebloom.engine.pause import Stop, step_reached
+from latebloom.engine.shared import COMPARED, WITHOUT_EFFECT, fork, shared_steps
+from latebloom.studies.stacks import NO_STOPS, Configs, Stops
+
+WORTH = 0.05
+"""The smallest share of a run that is shared: a pause costs a checkpoint and a new start of the run."""
+Train = Callable[[Configs, Path, Stops], dict[str, str]]
+"""Trains runs to their end or their pause, and returns the reason for each that failed."""
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A run that begins from the checkpoint of another one."""
+
+    source: str
+    target: str
+    step: int
+
+
+def find_forks(configs: Mapping[str, RunConfig], stops: Stops = NO_STOPS) -> list[Fork]:
+    """Return the forks that save the most steps, the earliest first; a source is there before it is forked."""
+    known: dict[tuple[str, str], int] = {}
+
+    def shared(one: str, other: str) -> int:
+        pair = first, second = replace(configs[one], seed=0), replace(configs[other], seed=0)
+        key = first.hash, second.hash
+        if key not in known:
+            known[key] = shared_steps(*pair)
+        return known[key]
+
+    families: dict[str, list[str]] = {}
+    for name, config in configs.items():
+        families.setdefault(_family(config), []).append(name)
+    forks: dict[str, Fork] = {}
+    for family in families.values():
+        goals = {name: _goal(name, configs, stops) for name in family}
+        for number, target in enumerate(family):
+            steps = {one: min(shared(one, target), goals[one], goals[target]) for one in family[:number]}
+            source = max(steps, key=lambda one: steps[one], default=target)
+            step = steps.get(source, 0)
+            while source in forks and forks[source].step >= step:  # identical with its own source up to there
+                source = forks[source].source
+            if step >= max(1, WORTH * goals[target]):
+                forks[target] = Fork(source, target, step)
+    return sorted(forks.values(), key=lambda one: one.step)
+
+
+def _family(config: RunConfig) -> str:
+    """Return the settings, the seed among them, without which two runs share nothing."""
+    data = config.to_json()
+    for name in (*COMPARED, *WITHOUT_EFFECT):
+        *sections, last = name.split(".")
+        inner = data
+        for section in sections:
+            inner = inner.get(section) or {}
+        inner.pop(last, None)
+    return json.dumps(data, sort_keys=True)
+
+
+def _goal(name: str, configs: Mapping[str, RunConfig], stops: Stops) -> int:
+    return stops[name].step if name in stops else configs[name].training.steps
+
+
+def train_sharing(configs: Configs, folder: Path, stops: Stops, train: Train, device: str) -> dict[str, str]:
+    """Train runs, and what several of them share only once; return the reason for each run that failed."""
+    failures: dict[str, str] = {}
+    for step, sources, forks in _stages(find_forks(configs, stops), folder):
+        behind = {name: configs[name] for name in sources if name not in failures}
+        failures |= train(behind, folder, dict.fromkeys(behind, Stop(step, test=False))) if behind else {}
+        for one in forks:
+            if RunFolder(folder / one.source).config_file.exists():
+                fork(RunFolder(folder / one.source), RunFolder(folder / one.target), configs[one.target], step, device)
+    left = {name: config for name, config in configs.items() if name not in failures}
+    return failures | train(left, folder, stops)
+
+
+def _stages(forks: list[Fork], folder: Path) -> Iterator[tuple[int, list[str], list[Fork]]]:
+    """Yield each step of a fork, the runs that must be trained up to it, and the forks that are left to do there."""
+    for step in sorted({one.step for one in forks}):
+        due = [one for one in forks if one.step == step and not _has_begun(RunFolder(folder / one.target))]
+        places = {one.source: RunFolder(folder / one.source) for one in due}
+        # A source that has gone on has no checkpoint there any more; then the target is trained from the beginning.
+        sources = [name for name, place in places.items() if not place.is_finished and step_reached(place) <= step]
+        due = [one for one in due if one.source in sources]
+        if due:
+            yield step, sources, due
+
+
+def _has_begun(folder: RunFolder) -> bool:
+    return folder.is_finished or step_reached(folder) > 0
