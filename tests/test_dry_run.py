@@ -11,6 +11,7 @@ import torch
 from latebloom import at_fraction, load_config, run
 from latebloom.cli import main
 from latebloom.engine.checkpoint import save_checkpoint
+from latebloom.engine.pause import Stop
 from latebloom.estimate import Estimator, format_duration
 
 CPU = torch.device("cpu")
@@ -146,7 +147,13 @@ def test_many_seeds_and_a_study(config_file, capsys, monkeypatch):
     cells = [re.findall(r"[\w-]+", line) for line in printed]
     assert ["a", "composite", "2", "24", "4"] in cells
     assert ["b", "composite", "2", "24", "-"] in cells
-    assert printed[-3:-1] == ["Together: 8 runs, 192 steps", "Folder: studies/mine-paper would be created"]
+    assert printed[-5:-1] == [
+        "Together: 8 runs, 192 steps",
+        "Tuning: 96 of these steps, instead of 144 for all choices on all tuning seeds",
+        # All runs of a seed are the same but for their last step, which the choice in the second round has alone.
+        "Shared beginnings: 69 of these steps are trained only once, for several runs",
+        "Folder: studies/mine-paper would be created",
+    ]
     seconds = re.match(r"Time: about (\d+) seconds in 2 processes", printed[-1])
     assert seconds
     assert int(seconds[1]) > 40  # the start of the first process counts once
@@ -161,10 +168,14 @@ def test_the_estimate_adds_up_steps_and_tests(tiny, tmp_path, monkeypatch):
     late = replace(tiny, delay=replace(tiny.delay, until=at_fraction(0.75)))
     assert Estimator(CPU).seconds({"": late}, tmp_path) == pytest.approx(18 * 1 + 6 * 10, abs=0.1)
     joint = replace(tiny, delay=None)
-    runs = {"a": tiny, "b": joint, "c": joint}
+    runs = {"a": tiny, "b": joint, "c": replace(joint, seed=1)}
     monkeypatch.setattr("latebloom.estimate.START_WORKER", 2.0)
     assert Estimator(CPU, workers=2).seconds(runs, tmp_path) == pytest.approx((138 + 2 * 240) / 2, abs=0.1)
     assert Estimator(CPU, workers=9).seconds(runs, tmp_path) == pytest.approx(242, abs=0.1)
+    paused = {"b": Stop(6), "c": Stop(6)}
+    assert Estimator(CPU).seconds(runs, tmp_path, paused) == pytest.approx(132 + 2 * 60, abs=0.1)
+    slower = replace(tiny, training=replace(tiny.training, recurrence_factor=0.3))  # differs after the switch
+    assert Estimator(CPU).seconds({"a": tiny, "b": slower}, tmp_path) == pytest.approx(132 + 120, abs=0.1)
     save_checkpoint(tmp_path / "a" / "checkpoints", {}, {"step": 14}, tiny.hash)
     assert Estimator(CPU).seconds({"a": tiny}, tmp_path) == pytest.approx(10 * 10, abs=0.1)
 

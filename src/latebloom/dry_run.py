@@ -13,18 +13,22 @@ from latebloom.delay.triggers import AtFraction, AtStep
 from latebloom.engine.backend import parameters_by_role
 from latebloom.engine.environment import choose_device
 from latebloom.engine.folder import RunFolder
+from latebloom.engine.pause import Stop, step_reached
 from latebloom.engine.process_state import preserve_torch_state
 from latebloom.engine.settings import Phase
 from latebloom.engine.stacks import check_not_in_stack
 from latebloom.errors import require
-from latebloom.estimate import START_FIRST_WORKER, Estimator, format_duration, step_reached, switch_step
+from latebloom.estimate import START_FIRST_WORKER, Estimator, format_duration, switch_step
 from latebloom.models.layout import describe_layout
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.report.tables import print_table, text_table
 from latebloom.report.terminal import say
+from latebloom.studies.beginnings import find_forks
 from latebloom.studies.claim import check_claim, places
 from latebloom.studies.local import usable_cores
 from latebloom.studies.plan import Plan
+from latebloom.studies.rounds import tunings
+from latebloom.studies.stacks import Stops
 from latebloom.tasks.contract import check_own_task
 
 EXAMPLE_LENGTH = 6
@@ -89,7 +93,8 @@ def _describe_phase(phase: Phase) -> str:
 
 def describe_folder(folder: Path, config: RunConfig) -> str:
     """Return what training would do with the folder of a run; raise if it would refuse the folder."""
-    place, step = RunFolder(folder), step_reached(folder)
+    place = RunFolder(folder)
+    step = step_reached(place)
     if not place.config_file.exists():
         return _describe_new(folder)
     check_not_in_stack(place)
@@ -138,7 +143,7 @@ def show_run(config: RunConfig, folder: Path, *, device: str | None, seeds: int 
         for name, one in runs.items()
         if not (place := RunFolder(folder / name)).is_finished or place.read_config().hash != one.hash
     }
-    _show_time(notes, Estimator(chosen, workers), [left], folder)
+    _show_time(notes, Estimator(chosen, workers), [(left, {})], folder)
 
 
 def show_study(title: str, plan: Plan, folder: Path, *, device: str | None, workers: int | None) -> None:
@@ -148,38 +153,52 @@ def show_study(title: str, plan: Plan, folder: Path, *, device: str | None, work
     rows = []
     for arm in plan.arms:
         check_own_task(arm.config.task, arm.config.training.length)
-        runs, tuning = len(plan.seeds_of(arm)), len(arm.choices) * len(plan.tuning_seeds)
-        tuning += min(plan.finalists, len(arm.choices)) * len(plan.second_round)
+        runs, tuning = len(plan.seeds_of(arm)), plan.tuning_count_of(arm)
         rows.append((arm.name, arm.task, str(runs), f"{arm.config.training.steps:,}", str(tuning or "-")))
     print_table(console, text_table("", ("arm", "task", "runs", "steps each", "tuning runs"), rows, names=2))
     stages = _stages(plan)
-    runs = {name: config for stage in stages for name, config in stage.items()}
-    steps = sum(config.training.steps for config in runs.values())
+    runs = {name: config for stage, _ in stages for name, config in stage.items()}
+    steps = sum(plan.reported_steps) + sum(plan.tuning_steps()[0]) + plan.tuning_steps()[1]
     say(console, f"Together: {len(runs)} runs, {steps:,} steps")
+    if plan.saved_by_rounds:
+        tuned = steps - sum(plan.reported_steps)
+        grid = f"{tuned + plan.saved_by_rounds:,} for all choices on all tuning seeds"
+        say(console, f"Tuning: {tuned:,} of these steps, instead of {grid}")
+    if shared := sum(one.step for stage in stages for one in find_forks(*stage)):
+        say(console, f"Shared beginnings: {shared:,} of these steps are trained only once, for several runs")
     say(console, describe_folders(folder, runs))
-    left = [{n: c for n, c in stage.items() if not RunFolder(folder / n).is_finished} for stage in stages]
+    left = [
+        (
+            {name: one for name, one in stage.items() if not has_reached(RunFolder(folder / name), stops.get(name))},
+            stops,
+        )
+        for stage, stops in stages
+    ]
     _show_time(console, Estimator(chosen, workers or usable_cores()), left, folder)
 
 
-def _stages(plan: Plan) -> list[dict[str, RunConfig]]:
-    """Return the runs of a study by folder, for both rounds of tuning and for the report.
+def _stages(plan: Plan) -> list[tuple[dict[str, RunConfig], dict[str, Stop]]]:
+    """Return the runs of a study by folder and where they pause, for each round of tuning and for the report.
 
-    The second round trains the best choices of the first; before that is known, the first choices stand for them.
+    A round trains the best choices of the one before; as long as these are not known, the first choices stand for them.
     """
-    stages: list[dict[str, RunConfig]] = [{}, {}, {}]
-    for arm, place in places(plan, Path("tuning")):
-        for k, choice in enumerate(arm.choices):
-            for stage, seeds in zip(stages, (plan.tuning_seeds, plan.second_round), strict=False):
-                if stage is stages[0] or k < plan.finalists:
-                    stage |= {f"{place}/choice-{k}/seed-{seed}": replace(choice, seed=seed) for seed in seeds}
+    stages: list[tuple[dict[str, RunConfig], dict[str, Stop]]] = [({}, {}) for _ in (*plan.tuning, "report")]
+    for tuning in tunings("", plan, Path()):
+        for (runs, stops), one in zip(stages, plan.tuning, strict=False):
+            for run, stop in tuning.begin(one):
+                runs[run.folder.as_posix()] = run.config
+                stops |= {run.folder.as_posix(): stop} if stop else {}
+            tuning.left = tuning.left[: one.kept(len(tuning.left))]
     for arm, place in places(plan, Path()):
-        stages[2] |= {f"{place}/seed-{seed}": replace(arm.config, seed=seed) for seed in plan.seeds_of(arm)}
+        stages[-1][0].update({f"{place}/seed-{seed}": replace(arm.config, seed=seed) for seed in plan.seeds_of(arm)})
     return stages
 
 
-def _show_time(console: Console, estimator: Estimator, stages: Sequence[Mapping[str, RunConfig]], folder: Path) -> None:
+def _show_time(
+    console: Console, estimator: Estimator, stages: Sequence[tuple[Mapping[str, RunConfig], Stops]], folder: Path
+) -> None:
     with console.status("Measuring"):
-        seconds = sum(estimator.seconds(stage, folder) for stage in stages if stage)
+        seconds = sum(estimator.seconds(stage, folder, stops) for stage, stops in stages if stage)
     where = f"on {estimator.device}"
     if estimator.device.type == "cpu" and estimator.workers is not None:
         where = f"in {estimator.workers} processes"

@@ -5,20 +5,21 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 import torch
 
 from latebloom.config import RunConfig
-from latebloom.engine.checkpoint import latest_checkpoint
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.memory import runs_that_fit
+from latebloom.engine.pause import Stop, step_reached
 from latebloom.engine.process_state import keep_freed_memory, preserve_torch_state
 from latebloom.engine.stacks import stack_key
 from latebloom.engine.trainer import CHECK_SEQUENCES, Trainer
 from latebloom.evaluation.evaluate import evaluate_each
 from latebloom.layers.precision import precision
-from latebloom.studies.stacks import plan_waves
+from latebloom.studies.beginnings import find_forks
+from latebloom.studies.stacks import NO_STOPS, Stops, plan_waves
 
 SECONDS = 2.0
 """How long the steps of a phase are measured; the first half of them does not count."""
@@ -29,12 +30,6 @@ TEST_SEQUENCES = 64
 
 START_FIRST_WORKER, START_WORKER = 4.5, 0.3
 """Seconds until the first process of many runs has imported torch, and until a later one trains."""
-
-
-def step_reached(folder: Path) -> int:
-    """Return the step of the newest checkpoint of a run, or 0."""
-    checkpoint = latest_checkpoint(RunFolder(folder).checkpoints)
-    return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
 
 
 def format_duration(seconds: float) -> str:
@@ -68,26 +63,32 @@ class Estimator:
         self._measured: dict[object, tuple[float, float]] = {}
         self._budget = SECONDS
 
-    def seconds(self, runs: Mapping[str, RunConfig], folder: Path) -> float:
-        """Return the seconds that these unfinished runs in `folder/NAME` take together."""
+    def seconds(self, runs: Mapping[str, RunConfig], folder: Path, stops: Stops = NO_STOPS) -> float:
+        """Return the seconds that these unfinished runs in `folder/NAME` take together, to their end or their pause;
+        what they share is counted once."""
+        begun = {name: step_reached(RunFolder(folder / name)) for name in runs}
+        forked = {one.target: one.step for one in find_forks(runs, stops) if not begun[one.target]}
         if self.device.type == "cuda" and len(runs) > 1:
-            waves = plan_waves(dict(runs), folder, lambda config: runs_that_fit(config, self.device))
-            programs = [(list(wave.values()), 0) for wave in waves]
+            waves = plan_waves(dict(runs), folder, lambda config: runs_that_fit(config, self.device), stops)
+            # A stack in which some runs are forked later is smaller until then: its mean size decides.
+            programs = [(list(wave), round(mean(forked.get(name, 0) for name in wave))) for wave in waves]
         else:
-            programs = [([config], step_reached(folder / name)) for name, config in runs.items()]
-        kinds = {_kind(configs, holding) for configs, _ in programs for holding in (False, True)}
+            programs = [([name], max(begun[name], forked.get(name, 0))) for name in runs]
+        work = [([runs[name] for name in names], done, stops.get(names[0])) for names, done in programs]
+        kinds = {_kind(configs, holding) for configs, _, _ in work for holding in (False, True)}
         self._budget = max(SHORTEST, 2 * SECONDS / max(2, len(kinds)))
-        each = [self._program(configs, done) for configs, done in programs]
+        each = [self._program(*one) for one in work]
         if self.device.type == "cuda":
             return sum(each)
         if self.workers is not None:
             each = [seconds + START_WORKER for seconds in each]
         return max(sum(each) / (self.workers or 1), *each)
 
-    def _program(self, configs: list[RunConfig], done: int) -> float:
+    def _program(self, configs: list[RunConfig], done: int, stop: Stop | None) -> float:
         """Return the seconds of runs that are trained as one program, from step `done` on."""
-        config, steps = configs[0], configs[0].training.steps
-        switch = max(switch_step(one) for one in configs)
+        config = configs[0]
+        steps = config.training.steps if stop is None else stop.step
+        switch = min(max(switch_step(one) for one in configs), steps)
         step, token = self._measure(configs, holding=False)
         total = step * (steps - max(switch, done))
         if switch > done:

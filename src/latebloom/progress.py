@@ -16,9 +16,11 @@ from rich.text import Text
 from latebloom.config import RunConfig
 from latebloom.engine.folder import RunFolder, read_json
 from latebloom.engine.outcome import Progress as Seen
+from latebloom.engine.pause import has_reached
 from latebloom.errors import CheckpointError
 from latebloom.evaluation.result import CLAIM
 from latebloom.studies.plan import Stage
+from latebloom.studies.stacks import NO_STOPS, Stops
 
 SECONDS_BETWEEN_DRAWINGS = 0.1
 FEW = 4
@@ -49,10 +51,15 @@ class _Run:
     """Its last report."""
     share_before: float | None
     """The share that was done earlier, which says nothing of the pace; None until a continued run reports it."""
+    steps: int
+    """The step up to which it is trained: its last one, or that of a pause."""
 
     @property
-    def steps(self) -> int:
-        return self.config.training.steps
+    def is_over(self) -> bool:
+        """Whether it is finished, failed, or paused where it should be."""
+        if self.seen is None:
+            return False
+        return self.seen.phase in ("done", "failed") or (self.seen.phase == "paused" and self.seen.step >= self.steps)
 
     @property
     def has_failed(self) -> bool:
@@ -63,7 +70,8 @@ class _Run:
         """The share that is done; a failed run has nothing left to do."""
         if self.seen is None or self.has_failed:
             return float(self.has_failed)
-        return (1 - TESTING_SHARE) * self.seen.step / self.seen.steps + TESTING_SHARE * self.seen.tested
+        tested = self.seen.tested if self.seen.phase != "paused" or self.is_over else 0.0
+        return (1 - TESTING_SHARE) * min(1.0, self.seen.step / self.steps) + TESTING_SHARE * tested
 
 
 class RunProgress:
@@ -97,11 +105,15 @@ class RunProgress:
     def __exit__(self, *error: object) -> None:
         self._bars.stop()
 
-    def expect(self, configs: Mapping[str, RunConfig], folder: Path | None) -> None:
-        """Begin a set of runs, each in `folder/name`; those that are finished count as done."""
+    def expect(self, configs: Mapping[str, RunConfig], folder: Path | None, stops: Stops = NO_STOPS) -> None:
+        """Begin a set of runs, each in `folder/name`, to its end or its pause; those that have been there are done."""
         for name, config in configs.items():
             place = folder and RunFolder(folder / name)
-            run = self._runs[name] = _Run(config, place and _finished_before(place, config.training.steps), None)
+            seen = place and _finished_before(place, config.training.steps)
+            stop = stops.get(name)
+            if seen is None and place and stop is not None and has_reached(place, stop):
+                seen = Seen(stop.step, config.training.steps, "paused", tested=1.0)
+            run = self._runs[name] = _Run(config, seen, None, config.training.steps if stop is None else stop.step)
             if run.seen is not None or place is None or not place.config_file.exists():
                 run.share_before = run.share
         self._logged.clear()
@@ -116,15 +128,14 @@ class RunProgress:
         if run.share_before is None:
             run.share_before = run.share
         now = time.monotonic()
-        is_over = seen.phase in ("done", "failed")
-        if is_over or now - self._drawn > SECONDS_BETWEEN_DRAWINGS:  # a stack reports on hundreds of runs at once
+        if run.is_over or now - self._drawn > SECONDS_BETWEEN_DRAWINGS:  # a stack reports on hundreds of runs at once
             self._drawn = now
             self._draw(name)
 
     def _draw(self, last: str = "") -> None:
         """Draw the state of all runs, and the arms that are compared with the run that reported last."""
         told = {name: run.seen for name, run in self._runs.items() if run.seen is not None}
-        running = [seen for seen in told.values() if seen.phase not in ("done", "failed")]
+        running = [told[name] for name, run in self._runs.items() if name in told and not run.is_over]
         failed = sum(seen.phase == "failed" for seen in told.values())
         stand = f"{len(told) - len(running) - failed} done, {len(running)} running{f', {failed} failed' * bool(failed)}"
         total = len(self._runs) + len(self.stage.later)
@@ -134,7 +145,7 @@ class RunProgress:
         left = ", ".join(filter(None, (self._time_left(), stage)))
         self._bars.lines = tuple(filter(None, (left, *details)))
         runs = f"{total} run{'s' * (total > 1)}"
-        work = sum(run.steps for run in self._runs.values()) + sum(self.stage.later)
+        work = sum(run.steps for run in self._runs.values()) + sum(self.stage.later) + self.stage.going_on
         share = sum(run.steps * run.share for run in self._runs.values()) / max(1, work)
         self._bars.update(self._bar, description=runs, total=float(total), completed=total * share, stand=stand)
         # The log has a line where a stage begins, at each tenth of the work, and at the end. Of a few runs it has one
@@ -149,7 +160,7 @@ class RunProgress:
         """Return the time left at the pace so far, or nothing if it is not known yet; failed runs do not count."""
         going_on = [run for run in self._runs.values() if not run.has_failed]
         here = sum(run.steps * (run.share - (run.share_before or 0.0)) for run in going_on)
-        to_do = sum(self.stage.later) + sum(run.steps * (1 - run.share) for run in going_on)
+        to_do = sum(self.stage.later) + self.stage.going_on + sum(run.steps * (1 - run.share) for run in going_on)
         if to_do <= 0 or here <= ENOUGH_TO_TELL * (here + to_do):
             return ""
         return f"about {timedelta(seconds=round(to_do * (time.monotonic() - self._began) / here))} left"

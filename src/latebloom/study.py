@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 
@@ -20,10 +20,12 @@ from latebloom.report.statistics import SETTLED_AT, seeds_to_settle, smallest_co
 from latebloom.report.study import read_sections, write_report
 from latebloom.report.tables import print_table, text_table
 from latebloom.report.terminal import say, show_sections
+from latebloom.studies.beginnings import train_sharing
 from latebloom.studies.execute import StudyOutcome, execute
 from latebloom.studies.find import find_study, known_studies, plan_of, studies_in
 from latebloom.studies.local import train_all
 from latebloom.studies.plan import SCALES, Arm, Plan, Scale, Stage
+from latebloom.studies.stacks import NO_STOPS, Configs, Stops
 from latebloom.tasks.contract import check_own_task
 
 SEEDS = "seeds"
@@ -93,9 +95,13 @@ def train_plan(
         def announce(stage: Stage) -> None:
             bar.stage = stage if plan.tuning_count else Stage("")
 
-        def runner(configs: dict[str, RunConfig], folder: Path) -> dict[str, str]:
-            bar.expect(configs, folder)
-            return train(configs, folder, workers=workers, device=device, observe=bar.show)
+        def runner(configs: Configs, folder: Path, stops: Stops = NO_STOPS) -> dict[str, str]:
+            bar.expect(configs, folder, stops)
+            return train_sharing(configs, folder, stops, train_to, device or "cpu")
+
+        def train_to(configs: Configs, folder: Path, stops: Stops) -> dict[str, str]:
+            more: dict[str, Any] = {"stops": stops} if stops else {}
+            return train(configs, folder, workers=workers, device=device, observe=bar.show, **more)
 
         try:
             return execute(title, plan, out, runner, announce)

@@ -51,8 +51,15 @@ class Evaluation:
     @property
     def mean_beyond(self) -> float:
         """Mean accuracy over the tested lengths beyond the training length, or over all if there is none."""
-        beyond = [length for length in self.lengths if length > self.training_length]
-        return mean(self.accuracy(length) for length in beyond or self.lengths)
+        return mean(self.accuracy(length) for length in self._beyond)
+
+    def mean_beyond_of(self, answers: Sequence[str]) -> float:
+        """Return the same for the worst of some named answers at each length."""
+        return mean(min(self.accuracy(length, name) for name in answers) for length in self._beyond)
+
+    @property
+    def _beyond(self) -> list[int]:
+        return [length for length in self.lengths if length > self.training_length] or self.lengths
 
     @property
     def cliff(self) -> int | None:

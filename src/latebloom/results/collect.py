@@ -8,6 +8,7 @@ from pathlib import Path
 
 from latebloom.config import RunConfig
 from latebloom.engine.folder import RunFolder, read_json
+from latebloom.engine.pause import latest_pause
 from latebloom.errors import CheckpointError
 from latebloom.results.file import RUN_NUMBERS
 from latebloom.results.record import CurvePoint, RunRecord
@@ -30,7 +31,7 @@ class StudyRun:
 
 
 def collect(run: StudyRun, failure: str | None = None) -> RunRecord:
-    """Return the record of a run; one that is not finished has the reason instead of an evaluation."""
+    """Return the record of a run; one that is not finished has the test at its last pause, or the reason instead."""
     folder = RunFolder(run.folder)
     here = read_json(folder.environment_file) if folder.environment_file.exists() else {}
     # The package has no version if it is run from a copy of the source; the commit says more.
@@ -53,7 +54,11 @@ def collect(run: StudyRun, failure: str | None = None) -> RunRecord:
         failure=failure or ("stopped before its end" if folder.config_file.exists() else "not started"),
     )
     if not folder.is_finished:
-        return record
+        pause = None if failure else latest_pause(folder)
+        if pause is None:
+            return record
+        found = {"steps": pause.step, "switch_step": pause.switch_step, "seconds": pause.seconds}
+        return replace(record, evaluation=pause.evaluation, failure=None, stacked=pause.stacked, **found)
     found = folder.read_config()
     if found.hash != run.config.hash:
         raise CheckpointError(f"{run.folder} holds another run ({found.hash}) than the study says ({run.config.hash})")

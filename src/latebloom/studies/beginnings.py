@@ -9,7 +9,7 @@ from latebloom.config import RunConfig
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.pause import Stop, step_reached
 from latebloom.engine.shared import COMPARED, WITHOUT_EFFECT, fork, shared_steps
-from latebloom.studies.stacks import NO_STOPS, Configs, Stops
+from latebloom.studies.stacks import NO_STOPS, Configs, Stops, interrupted_stacks
 
 WORTH = 0.05
 """The smallest share of a run that is shared: a pause costs a checkpoint and a new start of the run."""
@@ -86,13 +86,19 @@ def train_sharing(configs: Configs, folder: Path, stops: Stops, train: Train, de
 def _stages(forks: list[Fork], folder: Path) -> Iterator[tuple[int, list[str], list[Fork]]]:
     """Yield each step of a fork, the runs that must be trained up to it, and the forks that are left to do there."""
     for step in sorted({one.step for one in forks}):
-        due = [one for one in forks if one.step == step and not _has_begun(RunFolder(folder / one.target))]
+        stacks = list(interrupted_stacks(folder))
+        in_stacks = {name for members, _ in stacks for name in members}
+        due = [one for one in forks if one.step == step and one.target not in in_stacks]
+        due = [one for one in due if not _has_begun(RunFolder(folder / one.target))]
         places = {one.source: RunFolder(folder / one.source) for one in due}
         # A source that has gone on has no checkpoint there any more; then the target is trained from the beginning.
-        sources = [name for name, place in places.items() if not place.is_finished and step_reached(place) <= step]
+        sources = {name for name, place in places.items() if not place.is_finished and step_reached(place) <= step}
+        for members, reached in stacks:
+            if reached > step or not sources.issuperset(members):  # its runs go on together, later
+                sources.difference_update(members)
         due = [one for one in due if one.source in sources]
         if due:
-            yield step, sources, due
+            yield step, sorted(sources), due
 
 
 def _has_begun(folder: RunFolder) -> bool:

@@ -12,7 +12,7 @@ from latebloom.engine.files import write_json
 from latebloom.engine.folder import RunFolder, locked, read_json
 from latebloom.errors import CheckpointError, LatebloomError
 from latebloom.results.settings import changes
-from latebloom.studies.plan import Arm, Plan
+from latebloom.studies.plan import Arm, Plan, Round
 
 MAX_LISTED = 3
 """The number of differences between two studies that an error lists."""
@@ -63,12 +63,17 @@ def _describe(name: str, plan: Plan) -> dict[str, Any]:
         "seeds": list(plan.seeds),
         "tuning_seeds": list(plan.tuning_seeds),
         **({"second_round": list(plan.second_round), "finalists": plan.finalists} if plan.second_round else {}),
+        **({"rounds": [_describe_round(one) for one in plan.rounds]} if plan.rounds else {}),
         "arms": [
             {"task": arm.task, "arm": arm.name, "config": arm.config.hash, "choices": [c.hash for c in arm.choices]}
             | ({"seeds": list(arm.seeds)} if arm.seeds else {})
             for arm in plan.arms
         ],
     }
+
+
+def _describe_round(one: Round) -> dict[str, Any]:
+    return {"tuning_seeds": list(one.seeds), "share": one.share, "keep": one.keep}
 
 
 def _current_hashes(file: Path, plan: Plan) -> Any:
@@ -106,7 +111,7 @@ def _describe_conflict(before: Any, about: dict[str, Any], plan: Plan, out: Path
         if key in then and then[key] != now[key]:
             settings = "" if arm.choices else _changed_settings(place, arm.config)
             found.append(f"arm {label[key]} has {settings or 'other settings or choices'}")
-    choosing = ("tuning_seeds", "second_round", "finalists")
+    choosing = ("tuning_seeds", "second_round", "finalists", "rounds")
     found += [f"its {name} differ" for name in choosing if before.get(name) != about.get(name)]
     return f"this study with differences, perhaps at another scale: {_abbreviate(found or ['the order of its arms'])}"
 

@@ -10,7 +10,7 @@ Run the studies in a file with `latebloom study my_file.py`.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal, get_args
@@ -54,6 +54,30 @@ class Arm:
         return (self.against,) if isinstance(self.against, str) else tuple(self.against)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """A round of tuning: every choice that is left is trained up to a share of its steps, and the best go on.
+
+    A run goes on from where it was, with the schedules of the whole run. Choices are ranked within their arm, by their
+    mean over all held-out seeds so far: see `score_choices`.
+    """
+
+    seeds: Sequence[int] = ()
+    """Held-out seeds that are added to those of the rounds before."""
+    share: float = 1.0
+    """The share of its steps up to which a run is trained; 1 in the last round."""
+    keep: int | None = None
+    """How many choices of each arm go on to the next round; by default the better half."""
+
+    def kept(self, choices: int) -> int:
+        """Return how many of some choices go on."""
+        return min(choices, -(-choices // 2) if self.keep is None else self.keep)
+
+    def stop_step(self, config: RunConfig) -> int:
+        """Return the step up to which a run is trained."""
+        return max(1, round(self.share * config.training.steps))
+
+
 @dataclass(frozen=True)
 class Plan:
     """Arms, the seeds of their runs, and the held-out tuning seeds."""
@@ -66,6 +90,16 @@ class Plan:
     """More held-out seeds for the best choices, because the best of many on few seeds is often a lucky one."""
     finalists: int = 3
     """The number of choices of each arm in the second round, if there is one."""
+    rounds: Sequence[Round] = ()
+    """Rounds of tuning that may stop runs early, instead of `tuning_seeds`, `second_round` and `finalists`."""
+
+    @property
+    def tuning(self) -> tuple[Round, ...]:
+        """The rounds of tuning, in whichever form they were given."""
+        if not self.tuning_seeds:
+            return tuple(self.rounds)
+        first = Round(seeds=self.tuning_seeds, keep=self.finalists)
+        return (first, Round(seeds=self.second_round)) if self.second_round else (first,)
 
     def __post_init__(self) -> None:
         require(isinstance(self.arms, Sequence), "arms", self.arms, "a list of Arm(name, config)")
@@ -73,7 +107,9 @@ class Plan:
             if not isinstance(arm, Arm) or not isinstance(arm.config, RunConfig):
                 raise ConfigError(f"the arms of a study must be Arm(name, config); {arm!r} is not")
         reported = [("seeds", self.seeds), *((f"arm {arm.name}: seeds", arm.seeds) for arm in self.arms)]
+        self._check_rounds()
         held_out = [("tuning_seeds", self.tuning_seeds), ("second_round", self.second_round)]
+        held_out += [(f"round {number}: seeds", one.seeds) for number, one in enumerate(self.rounds, start=1)]
         for what, seeds in (*reported, *held_out):
             is_valid = isinstance(seeds, Sequence) and all(type(seed) is int and seed >= 0 for seed in seeds)
             require(is_valid, what, seeds, "a list of whole numbers, such as range(3)")
@@ -85,8 +121,8 @@ class Plan:
         if count > 1:
             raise ConfigError(f"two arms of a study are called {name} in {task}; names must be unique")
         for arm in self.arms:
-            if arm.choices and not self.tuning_seeds:
-                raise ConfigError(f"arm {arm.name}: choices need tuning_seeds")
+            if arm.choices and not self.tuning:
+                raise ConfigError(f"arm {arm.name}: choices need tuning_seeds or rounds")
         self._check_against()
         for what, kept in held_out:
             if both := sorted({seed for _, seeds in reported for seed in seeds} & set(kept)):
@@ -94,10 +130,38 @@ class Plan:
                 raise ConfigError(f"{what}: tuning must use seeds that the study does not report; in both: {numbers}")
         if set(self.tuning_seeds) & set(self.second_round):
             raise ConfigError("second_round: its seeds must differ from tuning_seeds")
+        every = [seed for one in self.rounds for seed in one.seeds]
+        if len(set(every)) != len(every):
+            raise ConfigError("rounds: a seed is added twice; a round keeps the seeds of the rounds before it")
         if self.second_round:
             if not self.tuning_seeds:
                 raise ConfigError("second_round: it needs a first round; give tuning_seeds too")
             require(self.finalists >= 1, "finalists", self.finalists, "1 or more")
+
+    def _check_rounds(self) -> None:
+        """Raise unless every round does something that the one before did not, and the last goes to the end."""
+        require(
+            isinstance(self.rounds, Sequence) and all(isinstance(one, Round) for one in self.rounds),
+            "rounds", self.rounds, "a list of Round(seeds=..., share=...)",
+        )  # fmt: skip
+        if not self.rounds:
+            return
+        if self.tuning_seeds or self.second_round:
+            raise ConfigError("rounds: give either rounds or tuning_seeds and second_round, because both mean the same")
+        if not self.rounds[0].seeds:
+            raise ConfigError("round 1: seeds: the first round needs held-out seeds, such as range(100, 102)")
+        share = 0.0
+        for number, one in enumerate(self.rounds, start=1):
+            require(0 < one.share <= 1, f"round {number}: share", one.share, "above 0 and at most 1")
+            if one.share < share or (one.share == share and not one.seeds):
+                raise ConfigError(
+                    f"round {number}: share: {one.share:g} after {share:g}"
+                    f"{' without more seeds' * (one.share == share)} is not possible; a round trains longer or on more "
+                    "seeds than the one before"
+                )
+            require(one.keep is None or one.keep >= 1, f"round {number}: keep", one.keep, "1 or more")
+            share = one.share
+        require(share == 1, f"round {len(self.rounds)}: share", share, "1: what is chosen was trained to its end")
 
     def _check_against(self) -> None:
         """Raise unless `against` names existing arms, and every pair at most once."""
@@ -156,15 +220,41 @@ class Plan:
 
     @property
     def tuning_count(self) -> int:
-        """The number of runs for tuning."""
-        first = sum(len(arm.choices) for arm in self.arms) * len(self.tuning_seeds)
-        return first + len(self.second_round_steps)
+        """The number of runs for tuning, if no choice fails."""
+        return sum(self.tuning_count_of(arm) for arm in self.arms)
+
+    def tuning_count_of(self, arm: Arm) -> int:
+        """Return the number of runs for tuning of an arm, if no choice fails."""
+        return sum(count * len(one.seeds) for one, count in self._rounds_of(arm))
+
+    def _rounds_of(self, arm: Arm) -> Iterator[tuple[Round, int]]:
+        """Yield each round and the number of choices in it, if none fails."""
+        count = len(arm.choices)
+        for one in self.tuning:
+            yield one, count
+            count = one.kept(count)
+
+    def tuning_steps(self, after: int = 0) -> tuple[list[int], int]:
+        """Return the steps of each run that begins after so many rounds, and the steps of those that go on then."""
+        begun: list[int] = []
+        going_on = 0
+        for arm in self.arms:
+            before, seeds = 0, 0
+            for number, (one, count) in enumerate(self._rounds_of(arm)):
+                until = one.stop_step(arm.config)
+                if number >= after:
+                    begun += [until] * (count * len(one.seeds))
+                    going_on += count * seeds * (until - before)
+                before, seeds = until, seeds + len(one.seeds)
+        return begun, going_on
 
     @property
-    def second_round_steps(self) -> list[int]:
-        """The steps of each run of the second round, if no choice fails in the first."""
-        counts = ((arm, min(self.finalists, len(arm.choices)) * len(self.second_round)) for arm in self.arms)
-        return [arm.config.training.steps for arm, count in counts for _ in range(count)]
+    def saved_by_rounds(self) -> int:
+        """The seed-steps by which tuning is shorter than all choices on all of its seeds to the end, if none fails."""
+        seeds = sum(len(one.seeds) for one in self.tuning)
+        grid = sum(len(arm.choices) * seeds * arm.config.training.steps for arm in self.arms)
+        begun, going_on = self.tuning_steps()
+        return grid - sum(begun) - going_on
 
     @property
     def reported_steps(self) -> list[int]:
@@ -178,9 +268,11 @@ class Stage:
 
     purpose: str
     later: Sequence[int] = ()
-    """The steps of each run after this stage."""
+    """The steps of each run that begins after this stage."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Labels for the folders of choices."""
+    going_on: int = 0
+    """The steps that runs of this stage and of earlier ones go on for after it."""
 
 
 class Study(Component, ABC):

@@ -1,7 +1,7 @@
 """Many runs on one GPU: runs of one shape are trained as one program, in waves that fit into its memory."""
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,18 @@ def stop_of(wave: Configs, stops: Stops) -> Stop | None:
     return stops.get(next(iter(wave)))
 
 
+def interrupted_stacks(folder: Path) -> Iterator[tuple[dict[str, str], int]]:
+    """Yield the hash of each run of every stack that can be continued, by name, and the step of its checkpoint."""
+    for stack in sorted(folder.glob("stack-*")):
+        saved = latest_checkpoint(stack / "checkpoints")
+        if saved is None:
+            continue
+        members: dict[str, str] = read_json(stack / "members.json")
+        # A stack that was killed after it was dissolved is of no use: its runs go on from their own checkpoints.
+        if any(step_reached(RunFolder(folder / name)) < checkpoint_step(saved) for name in members):
+            yield members, checkpoint_step(saved)
+
+
 def plan_waves(
     configs: Configs, folder: Path, fit: Callable[[RunConfig], int], stops: Stops = NO_STOPS
 ) -> list[Configs]:
@@ -100,15 +112,9 @@ def plan_waves(
     step, as many at once as fit."""
     left = unfinished(configs, folder, stops)
     waves: list[Configs] = []
-    for stack in sorted(folder.glob("stack-*")):
-        saved = latest_checkpoint(stack / "checkpoints")
-        if saved is None:
-            continue
-        members: dict[str, str] = read_json(stack / "members.json")  # the hash of each run
+    for members, _ in interrupted_stacks(folder):
         # Finished members too: a stack may have been killed while it wrote its results.
         is_wanted = all(name in configs and configs[name].matches(wanted) for name, wanted in members.items())
-        # A stack that was killed after it was dissolved is of no use: its runs have gone on from their own checkpoints.
-        is_wanted &= any(step_reached(RunFolder(folder / name)) < checkpoint_step(saved) for name in members)
         is_wanted &= len({stops.get(name) for name in members}) == 1
         if is_wanted and any(name in left for name in members):
             waves.append({name: configs[name] for name in members})
