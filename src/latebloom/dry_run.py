@@ -28,7 +28,7 @@ from latebloom.studies.claim import check_claim, places
 from latebloom.studies.local import usable_cores
 from latebloom.studies.plan import Plan
 from latebloom.studies.rounds import tunings
-from latebloom.studies.stacks import Stops
+from latebloom.studies.stacks import Stops, unfinished
 from latebloom.tasks.contract import check_own_task
 
 EXAMPLE_LENGTH = 6
@@ -167,13 +167,7 @@ def show_study(title: str, plan: Plan, folder: Path, *, device: str | None, work
     if shared := sum(one.step for stage in stages for one in find_forks(*stage)):
         say(console, f"Shared beginnings: {shared:,} of these steps are trained only once, for several runs")
     say(console, describe_folders(folder, runs))
-    left = [
-        (
-            {name: one for name, one in stage.items() if not has_reached(RunFolder(folder / name), stops.get(name))},
-            stops,
-        )
-        for stage, stops in stages
-    ]
+    left = [(unfinished(stage, folder, stops), stops) for stage, stops in stages]
     _show_time(console, Estimator(chosen, workers or usable_cores()), left, folder)
 
 

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,9 +12,11 @@ from typing import Any, Literal
 from rich.console import Console
 
 from latebloom.config import RunConfig
+from latebloom.engine.environment import choose_device
 from latebloom.engine.files import write_json
 from latebloom.engine.folder import RunFolder, read_json
 from latebloom.engine.loop import TrainedRun
+from latebloom.engine.times import TIMES_FILE, describe_times, read_times, write_times
 from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, require
 from latebloom.progress import RunProgress
 from latebloom.report.statistics import SETTLED_AT, seeds_to_settle, smallest_corrected
@@ -23,7 +26,7 @@ from latebloom.report.terminal import say, show_sections
 from latebloom.studies.beginnings import train_sharing
 from latebloom.studies.execute import StudyOutcome, execute
 from latebloom.studies.find import find_study, known_studies, plan_of, studies_in
-from latebloom.studies.local import train_all
+from latebloom.studies.local import train_all, usable_cores
 from latebloom.studies.plan import SCALES, Arm, Plan, Scale, Stage
 from latebloom.studies.stacks import NO_STOPS, Configs, Stops
 from latebloom.tasks.contract import check_own_task
@@ -66,16 +69,34 @@ def run_study(
         from latebloom.studies.ray_cluster import ray_cluster
 
         train, cluster = train_on_ray, ray_cluster(address, workers)
+    before, began = _times_below(out), time.monotonic()
     with cluster:
         outcome = train_plan(title, plan, out, train, workers=workers, device=device)
+    trained = time.monotonic()
     with console.status("Making the report"):
         sections = read_sections([out])
         page = write_report(sections, out / "report")
     show_sections(console, sections)
+    times = {part: seconds - before[part] for part, seconds in _times_below(out).items()}
+    on_gpu = on == "ray" or choose_device(device).type == "cuda"
+    at_once = 1 if on_gpu else min(workers or usable_cores(), plan.run_count + plan.tuning_count)
+    busy = sum(times.values())
+    if on == "local":
+        # Processes that start or wait for the last runs of a stage.
+        times["waiting"] = max(0.0, at_once * (trained - began - outcome.collecting) - busy)
+    times["collecting"] = at_once * (outcome.collecting + time.monotonic() - trained)
+    if busy > 0:
+        write_times(out, times)
+        say(console, f"Time: {describe_times(times)}")
     for run, reason in outcome.failures.items():
         say(console, f"failed: {out / run}: {reason}")
     say(console, f"Page: {page}   Results: {outcome.results}")
     return outcome
+
+
+def _times_below(out: Path) -> dict[str, float]:
+    """Return how long the parts of the runs in the folder of a study took, all together."""
+    return read_times(file.parent for file in out.glob(f"*/**/{TIMES_FILE}"))
 
 
 def train_plan(

@@ -159,8 +159,8 @@ def test_a_run_goes_on_from_a_stack_alone_and_into_another_stack(tiny, tmp_path)
             assert not name.endswith("/step") or torch.equal(parts[0][name], parts[1][name])
     run(configs["seed-0"], tmp_path / "seed-0", device="cpu")
     finish_stack({name: configs[name] for name in ("seed-1", "seed-2")}, tmp_path)
-    steps = [json.loads(line)["step"] for line in (tmp_path / "seed-1" / "metrics.jsonl").open()]
-    assert steps == [json.loads(line)["step"] for line in (tmp_path / "seed-0" / "metrics.jsonl").open()]
+    lines = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("seed-0", "seed-1")]
+    assert [json.loads(line)["step"] for line in lines[0]] == [json.loads(line)["step"] for line in lines[1]]
 
 
 def test_a_run_that_fails_in_a_stack_fails_again_at_once_and_the_others_go_on(tiny, tmp_path):

@@ -11,14 +11,14 @@ STEPS = "steps"
 PARTS = ("set-up", "capture", STEPS, "checks", "evaluation", "checkpoints")
 """Building models and loading checkpoints; capturing steps as CUDA graphs; training steps with their logs and the
 measurements of triggers; regular checks of held-out accuracy; the final test and those at pauses; saving."""
-FILE = "times.json"
+TIMES_FILE = "times.json"
 
 
 class Times:
     """The seconds of each part of one run or of a stack; every moment belongs to one part."""
 
     def __init__(self) -> None:
-        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self.seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
         self._last = perf_counter()
 
     def lap(self, part: str) -> None:
@@ -43,15 +43,16 @@ class Times:
 
 
 def write_times(folder: Path, seconds: Mapping[str, float]) -> None:
-    write_json(folder / FILE, dict(seconds))
+    """Write the seconds of each part into the folder of a run or of a study."""
+    write_json(folder / TIMES_FILE, {part: round(value, 4) for part, value in seconds.items()})
 
 
 def read_times(folders: Iterable[Path]) -> dict[str, float]:
     """Return the seconds of each part, added up over the runs that have recorded them."""
     total = Times()
     for folder in folders:
-        if (folder / FILE).exists():
-            total.add(read_json(folder / FILE))
+        if (folder / TIMES_FILE).exists():
+            total.add(read_json(folder / TIMES_FILE))
     return total.seconds
 
 

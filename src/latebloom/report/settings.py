@@ -68,6 +68,11 @@ class Tried:
         found = [run.evaluation.mean_beyond for run in self.runs if run.evaluation is not None]
         return mean(found) if len(found) == len(self.runs) else None
 
+    @cached_property
+    def steps(self) -> int:
+        """The steps of its runs: fewer than those of others if a round of tuning stopped it; 0 if all failed."""
+        return max((run.steps or 0 for run in self.runs), default=0)
+
 
 @dataclass(frozen=True)
 class Tuning:
@@ -75,7 +80,7 @@ class Tuning:
 
     arm: str
     tried: tuple[Tried, ...]
-    """Those with the most seeds first, and of these the best first."""
+    """Those with the most seeds and steps first, and of these the best first."""
     chosen: Tried | None
     """The settings of the arm's runs; None if they were not tried, or if a configuration cannot be read."""
 
@@ -88,8 +93,9 @@ class Tuning:
         return differ if has_delay else {field for field in differ if not field.startswith("training.delayed.")}
 
     def next_best(self, chosen: Tried) -> float | None:
-        """Return the best score of the other settings that were tried on as many seeds."""
-        rivals = [one.score for one in self.tried if one is not chosen and len(one.runs) == len(chosen.runs)]
+        """Return the best score of the other settings that were tried on as many seeds for as many steps."""
+        size = len(chosen.runs), chosen.steps
+        rivals = [one.score for one in self.tried if one is not chosen and (len(one.runs), one.steps) == size]
         return max((score for score in rivals if score is not None), default=None)
 
     def at_an_end(self, chosen: Tried) -> list[str]:
@@ -141,14 +147,22 @@ def _chosen(one: Tuning) -> tuple[Cell, ...]:
 def tried_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
     """Return all settings that were tried, the best of an arm first."""
     rows = []
-    for arm in _tunings(panel, tuning):
+    arms = _tunings(panel, tuning)
+    stops = any(0 < one.steps < arm.tried[0].steps for arm in arms for one in arm.tried)
+    for arm in arms:
         for one in arm.tried:
             done = sum(run.evaluation is not None for run in one.runs)
             seeds = str(done) if done == len(one.runs) else f"{done} of {len(one.runs)}"
             name = f"{arm.arm}{' (chosen)' * (one is arm.chosen)}"
-            rows.append((Cell(name), arm.overrides(one), Cell(seeds), percent(one.score)))
-    head = ("arm", "setting", "tuning seeds", "mean beyond")
+            steps = (Cell(f"{one.steps:,}"),) if stops else ()
+            rows.append((Cell(name), arm.overrides(one), Cell(seeds), *steps, percent(one.score)))
+    head = ("arm", "setting", "tuning seeds", *(("steps",) if stops else ()), "mean beyond")
     note = "Settings that were tried on more seeds come first. Settings with a failed run are not chosen."
+    if stops:
+        note += (
+            " Settings with fewer steps were stopped there by a round of tuning, and their figures are from that step: "
+            "answers that were not trained yet count as wrong here. choices.json has the figures that were ranked."
+        )
     return Table(f"All tried settings: {panel.title}", head, tuple(rows), note, names=2)
 
 
@@ -165,7 +179,7 @@ def _tunings(panel: Panel, tuning: Sequence[RunRecord]) -> list[Tuning]:
             _without_seed, settings_in_all([run.config for run in (first, *(by_choice[n][0] for n in names))])
         )
         tried = [Tried(settings, tuple(by_choice[name])) for settings, name in zip(every, names, strict=True)]
-        tried.sort(key=lambda one: (-len(one.runs), 1.0 if one.score is None else -one.score))
+        tried.sort(key=lambda one: (-len(one.runs), -one.steps, 1.0 if one.score is None else -one.score))
         found.append(Tuning(arm, tuple(tried), next((one for one in tried if own and one.settings == own), None)))
     return found
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from latebloom.engine.files import write_json
@@ -33,6 +34,8 @@ class StudyOutcome:
     results: Path
     failures: dict[str, str]
     """The reason for each failed run, by its folder relative to that of the study."""
+    collecting: float = 0.0
+    """Seconds in which results were collected."""
 
 
 def execute(
@@ -43,7 +46,7 @@ def execute(
     `announce` is called with the purpose of the next runs.
     """
     with claimed(out, name, plan):
-        failures: dict[str, str] = {}
+        failures, seconds = dict[str, str](), 0.0
         tuned, tried = tunings(name, plan, out), dict[Path, StudyRun]()
         final_places = {(arm.task, arm.name): place for arm, place in places(plan, out)}
         for number, one in enumerate(plan.tuning if tuned else ()):
@@ -53,14 +56,15 @@ def execute(
             announce(Stage(purpose_of(plan.tuning, number), later, _choice_labels(plan, out), going_on))
             tried |= {run.folder: run for run, _ in runs}
             stops = {_within(run.folder, out): stop for run, stop in runs if stop is not None}
-            _train([run for run, _ in runs], out, runner, out / TUNING_FILE, failures, list(tried.values()), stops)
+            several = [run for run, _ in runs]
+            seconds += _train(several, out, runner, out / TUNING_FILE, failures, list(tried.values()), stops)
             for tuning in tuned:
                 place = final_places[tuning.arm.task, tuning.arm.name]
                 tuning.end(one, _begun_choice(tuning.arm, place, plan))
         runs = _final_runs(name, plan, out, tuned, failures)
         announce(Stage("the runs to report"))
-        _train(runs, out, runner, out / RESULTS_FILE, failures, runs)
-        return StudyOutcome(out / RESULTS_FILE, failures)
+        seconds += _train(runs, out, runner, out / RESULTS_FILE, failures, runs)
+        return StudyOutcome(out / RESULTS_FILE, failures, seconds)
 
 
 def _train(
@@ -71,11 +75,16 @@ def _train(
     failures: dict[str, str],
     collected: Sequence[StudyRun],
     stops: Stops = NO_STOPS,
-) -> None:
-    """Train runs, add to `failures`, and write the results of all `collected` runs, also if it is interrupted."""
+) -> float:
+    """Train runs, add to `failures`, and write the results of all `collected` runs, also if it is interrupted.
 
-    def collect_all() -> None:
+    Return the seconds of collecting.
+    """
+
+    def collect_all() -> float:
+        began = perf_counter()
         write_results(file, [collect(run, failures.get(_within(run.folder, out))) for run in collected])
+        return perf_counter() - began
 
     try:
         configs = {_within(run.folder, out): run.config for run in runs}
@@ -88,7 +97,7 @@ def _train(
             collect_all()
         raise
     failures |= found
-    collect_all()
+    return collect_all()
 
 
 def _within(folder: Path, out: Path) -> str:

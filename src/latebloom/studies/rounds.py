@@ -18,7 +18,7 @@ from latebloom.studies.plan import Arm, Plan, Round
 
 
 @dataclass(frozen=True)
-class Tested:
+class Trial:
     """The test of a run at the end of a round."""
 
     evaluation: Evaluation
@@ -45,7 +45,7 @@ class Ranking:
         return sorted(scored, key=lambda k: -scored[k])[:count]
 
 
-def score_choices(tested: dict[int, list[Tested] | None]) -> tuple[dict[int, float | None], tuple[str, ...]]:
+def score_choices(tested: dict[int, list[Trial] | None]) -> tuple[dict[int, float | None], tuple[str, ...]]:
     """Return the score of each choice, and the answers that it is about; None means that a run failed.
 
     The score is the mean accuracy over the tested lengths beyond the training length and over seeds. Before the switch
@@ -56,7 +56,7 @@ def score_choices(tested: dict[int, list[Tested] | None]) -> tuple[dict[int, flo
     withheld = {name for one in every for name in one.withheld}
     answers = tuple(name for name in (every[0].evaluation.chance if every else ()) if name not in withheld)
 
-    def score(one: Tested) -> float:
+    def score(one: Trial) -> float:
         if not withheld:
             return one.evaluation.mean_beyond
         # Choices that withhold different answers may have none in common; then each is ranked by its own.
@@ -104,21 +104,21 @@ class Tuning:
         best = self.rankings[-1].best(one.kept(len(self.left)))
         self.left = best if begun is None or begun in best else [*best, begun]
 
-    def _tested(self, k: int, stop: Stop | None) -> list[Tested] | None:
+    def _tested(self, k: int, stop: Stop | None) -> list[Trial] | None:
         """Return the tests of a choice on all seeds so far; None if one of its runs failed."""
         found = []
         for seed in self.seeds:
             folder = RunFolder(self.run(k, seed).folder)
             pause = None if stop is None else read_pause(folder, stop.step)
             if pause is not None:
-                found.append(Tested(pause.evaluation, pause.withheld))
+                found.append(Trial(pause.evaluation, pause.withheld))
             elif not folder.is_finished:
                 return None
             elif stop is not None:
                 raise CheckpointError(f"{folder.path} is finished, and was not tested at step {stop.step}; remove it")
             else:
                 folder.read_result("evaluation.json")
-                found.append(Tested(folder.read_evaluation()))
+                found.append(Trial(folder.read_evaluation()))
         return found
 
     def describe(self, chosen: int, stops_early: bool) -> dict[str, Any]:
