@@ -63,15 +63,15 @@ def run_study(
     say(console, f"Study {title}, scale {scale}: {_size(plan)}. Everything goes to {out}")
     if note := _too_few(plan):
         say(console, f"Note: {note}.")
-    train, cluster = train_all, nullcontext()
+    train, cluster, more = train_all, nullcontext(), dict[str, Any]()
     if on == "ray":
-        from latebloom.studies.on_ray import train_on_ray
+        from latebloom.studies.on_ray import kind_of_device, train_on_ray
         from latebloom.studies.ray_cluster import ray_cluster
 
-        train, cluster = train_on_ray, ray_cluster(address, workers)
+        train, cluster, more = train_on_ray, ray_cluster(address, workers), {"kind_of": kind_of_device}
     before, began = _times_below(out), time.monotonic()
     with cluster:
-        outcome = train_plan(title, plan, out, train, workers=workers, device=device)
+        outcome = train_plan(title, plan, out, train, workers=workers, device=device, **more)
     trained = time.monotonic()
     with console.status("Making the report"):
         sections = read_sections([out])
@@ -107,8 +107,12 @@ def train_plan(
     *,
     workers: int | None = None,
     device: str | None = None,
+    kind_of: Callable[[str | None], str] = lambda device: str(choose_device(device)),
 ) -> StudyOutcome:
-    """Train the runs of a plan that are not finished, with `train_all` or the same on a cluster; show the progress."""
+    """Train the runs of a plan that are not finished, with `train_all` or the same on a cluster; show the progress.
+
+    `kind_of` returns the kind of device that runs are trained on, from the one that the user has named.
+    """
     for arm in plan.arms:
         check_own_task(arm.config.task, arm.config.training.length)
     with RunProgress() as bar:
@@ -118,7 +122,8 @@ def train_plan(
 
         def runner(configs: Configs, folder: Path, stops: Stops = NO_STOPS) -> dict[str, str]:
             bar.expect(configs, folder, stops)
-            return train_sharing(configs, folder, stops, train_to, device or "cpu")
+            kind = kind_of(device)
+            return train_sharing(configs, folder, stops, train_to, kind, in_step=kind.startswith("cuda"))
 
         def train_to(configs: Configs, folder: Path, stops: Stops) -> dict[str, str]:
             more: dict[str, Any] = {"stops": stops} if stops else {}

@@ -17,6 +17,7 @@ from latebloom.errors import CheckpointError, ConfigError, InterruptedRun
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.result import Evaluation
 from latebloom.results.file import read_results
+from latebloom.studies.beginnings import train_sharing
 from latebloom.studies.execute import execute
 from latebloom.studies.local import train_all
 from latebloom.studies.plan import Arm, Plan, Round
@@ -229,6 +230,45 @@ def test_a_folder_keeps_the_rounds_that_it_began_with(plan, tmp_path):
     other = (Round(seeds=(9,), share=0.25), *plan.rounds[1:])
     with pytest.raises(CheckpointError, match="its rounds differ"):
         execute("mine", replace(plan, rounds=other), tmp_path, stop)
+
+
+@pytest.mark.parametrize("cut", [None, 1, 2, 3])
+def test_stacks_grow_where_runs_are_forked(tiny, tmp_path, monkeypatch, cut):
+    """All runs go in step, so that those that are forked join the stack; also through an interruption."""
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    same = replace(tiny.training, restart=False, delayed=tiny.training.full)
+    base = replace(tiny, training=same)
+    runs = {f"at {step}": replace(base, delay=replace(base.delay, until=at_step(step))) for step in (6, 12, 18)}
+    runs["joint"] = replace(base, delay=None)
+    sizes = []
+
+    def train(configs, folder, stops):
+        def observe(name, seen):
+            if len(sizes) == cut and seen.step > (3, 8, 14)[cut - 1]:
+                raise InterruptedRun("stopped by the test")
+
+        sizes.append(len(configs))
+        return run_in_stacks(configs, folder, CPU, observe, fit=lambda config, device: 8, stops=stops)
+
+    def study():
+        return train_sharing(runs, tmp_path / "shared", {}, train, "cpu", in_step=True)
+
+    if cut is not None:
+        with pytest.raises(InterruptedRun):
+            study()
+    assert study() == {}
+    assert cut is not None or sizes == [2, 3, 4]
+    run_in_stacks(runs, tmp_path / "whole", CPU, lambda name, seen: None, fit=lambda config, device: 8)
+    for name in runs:
+        found, wanted = (RunFolder(tmp_path / place / name) for place in ("shared", "whole"))
+        assert found.read_result()["switch_step"] == wanted.read_result()["switch_step"]
+        lines = [
+            [json.loads(line) for line in place.metrics_file.read_text().splitlines()] for place in (found, wanted)
+        ]
+        assert [line["step"] for line in lines[0]] == [line["step"] for line in lines[1]]
+        for one, other in zip(*lines, strict=True):
+            assert one.get("loss", 0) == pytest.approx(other.get("loss", 0), rel=1e-3)  # up to rounding: other stacks
+    assert not list(tmp_path.glob("*/stack-*"))
 
 
 FILE = """

@@ -1,7 +1,7 @@
 """Shared beginnings of the runs of a study: what is identical is trained once, and forked."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,35 +70,45 @@ def _goal(name: str, configs: Mapping[str, RunConfig], stops: Stops) -> int:
     return stops[name].step if name in stops else configs[name].training.steps
 
 
-def train_sharing(configs: Configs, folder: Path, stops: Stops, train: Train, device: str) -> dict[str, str]:
-    """Train runs, and what several of them share only once; return the reason for each run that failed."""
+def train_sharing(
+    configs: Configs, folder: Path, stops: Stops, train: Train, device: str, *, in_step: bool = False
+) -> dict[str, str]:
+    """Train runs, and what several of them share only once; return the reason for each run that failed.
+
+    With `in_step`, all runs pause where some are forked, not only those that are forked. Stacks need that: runs can
+    join a stack only at the same step, and one large stack is faster than several small ones.
+    """
     failures: dict[str, str] = {}
-    for step, sources, forks in _stages(find_forks(configs, stops), folder):
-        behind = {name: configs[name] for name in sources if name not in failures}
+    forks = find_forks(configs, stops)
+    for step in sorted({one.step for one in forks}):
+        later = {one.target for one in forks if one.step >= step}
+        going = {name for name in configs if name not in later and _goal(name, configs, stops) > step}
+        due, behind = _due([one for one in forks if one.step == step], going if in_step else set(), folder)
+        behind = {name: configs[name] for name in configs if name in behind and name not in failures}
         failures |= train(behind, folder, dict.fromkeys(behind, Stop(step, test=False))) if behind else {}
-        for one in forks:
+        for one in due:
             if RunFolder(folder / one.source).config_file.exists():
                 fork(RunFolder(folder / one.source), RunFolder(folder / one.target), configs[one.target], step, device)
     left = {name: config for name, config in configs.items() if name not in failures}
     return failures | train(left, folder, stops)
 
 
-def _stages(forks: list[Fork], folder: Path) -> Iterator[tuple[int, list[str], list[Fork]]]:
-    """Yield each step of a fork, the runs that must be trained up to it, and the forks that are left to do there."""
-    for step in sorted({one.step for one in forks}):
-        stacks = list(interrupted_stacks(folder))
-        in_stacks = {name for members, _ in stacks for name in members}
-        due = [one for one in forks if one.step == step and one.target not in in_stacks]
-        due = [one for one in due if not _has_begun(RunFolder(folder / one.target))]
-        places = {one.source: RunFolder(folder / one.source) for one in due}
-        # A source that has gone on has no checkpoint there any more; then the target is trained from the beginning.
-        sources = {name for name, place in places.items() if not place.is_finished and step_reached(place) <= step}
-        for members, reached in stacks:
-            if reached > step or not sources.issuperset(members):  # its runs go on together, later
-                sources.difference_update(members)
-        due = [one for one in due if one.source in sources]
-        if due:
-            yield step, sorted(sources), due
+def _due(forks: list[Fork], going: set[str], folder: Path) -> tuple[list[Fork], set[str]]:
+    """Return those of the forks at one step that are left to do, and the runs to train up to it: their sources, and
+    those of `going` that are not further."""
+    stacks = list(interrupted_stacks(folder))
+    in_stacks = {name for members, _ in stacks for name in members}
+    due = [one for one in forks if one.target not in in_stacks and not _has_begun(RunFolder(folder / one.target))]
+    if not due:
+        return [], set()
+    step = due[0].step
+    places = {name: RunFolder(folder / name) for name in {*going, *(one.source for one in due)}}
+    # A source that has gone on has no checkpoint there any more; then the target is trained from the beginning.
+    behind = {name for name, place in places.items() if not place.is_finished and step_reached(place) <= step}
+    for members, reached in stacks:
+        if reached > step or not behind.issuperset(members):  # its runs go on together, later
+            behind.difference_update(members)
+    return [one for one in due if one.source in behind], behind
 
 
 def _has_begun(folder: RunFolder) -> bool:

@@ -50,17 +50,24 @@ def train_on_ray(
         token.unlink(missing_ok=True)
 
 
-def _plan(configs: Configs, folder: Path, device: str | None, stops: Stops) -> tuple[str, list[Configs]]:
-    """Return the kind of device, and the runs to train at once: single runs on CPUs, stacks for all GPUs."""
+def kind_of_device(device: str | None) -> str:
+    """Return the kind of device that the cluster trains on: the one that is named, or GPUs if it has any."""
     import ray
 
     resources = ray.cluster_resources()
-    gpus = int(resources.get("GPU", 0))
-    kind = device or ("cuda" if gpus else "cpu")
+    kind = device or ("cuda" if int(resources.get("GPU", 0)) else "cpu")
     if kind not in ("cpu", "cuda"):
         raise ConfigError(f"device: {kind!r} cannot be chosen on Ray; choices: cpu, cuda")
     if resources.get("GPU" if kind == "cuda" else "CPU", 0) < 1:
         raise ConfigError(f"device: {kind!r} is not available in the Ray cluster")
+    return kind
+
+
+def _plan(configs: Configs, folder: Path, device: str | None, stops: Stops) -> tuple[str, list[Configs]]:
+    """Return the kind of device, and the runs to train at once: single runs on CPUs, stacks for all GPUs."""
+    import ray
+
+    kind, gpus = kind_of_device(device), int(ray.cluster_resources().get("GPU", 0))
     left = unfinished(configs, folder, stops)
     if kind == "cpu":
         return kind, [{name: config} for name, config in left.items()]
