@@ -88,7 +88,11 @@ def test_a_folder_of_another_run_or_a_damaged_one_is_refused(finished, tiny):
         file.write('{"step": 3, "loss": ')
     with pytest.raises(CheckpointError, match=r"is damaged: metrics.jsonl is missing or was changed"):
         collect(finished)
-    Path(finished.folder / "manifest.json").unlink()  # as in runs of version 0.1
+    Path(finished.folder / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match=r"is damaged: manifest.json is missing"):
+        collect(finished)
+    result = finished.folder / "result.json"  # earlier versions had no manifest
+    result.write_text(json.dumps({k: v for k, v in json.loads(result.read_text()).items() if k != "manifest"}))
     with pytest.raises(CheckpointError, match=r"metrics.jsonl is damaged in line \d+"):
         collect(finished)
     Path(finished.folder / "metrics.jsonl").unlink()

@@ -55,7 +55,9 @@ def parity_recall(task, words: Words) -> Queries:
 def conditional_mqar(task, words: Words) -> Queries:
     found: Queries = {"parity": [], "recall": []}
     for at, (place, word) in enumerate(words):
-        if word in ("0", "1"):
+        if at == 0:
+            assert word == "1"  # in every sequence, so it is not asked
+        elif word in ("0", "1"):
             found["parity"].append((place, str(parity_of(words[: at + 1]))))
         if word == "R":
             asked_at, key = words[at + 1]

@@ -49,14 +49,19 @@ class TrainedRun:
     """A finished run."""
 
     config: RunConfig
+    """What was trained, and how."""
     model: SequenceModel
+    """The trained model, in evaluation mode."""
     evaluation: Evaluation
+    """The accuracy by length at the end of training."""
     result: dict[str, Any]
     """steps, switch_step, switch_reason, seconds, parameters, seed, reach, cliff and the configuration's hash."""
     folder: Path | None = None
+    """The folder of the run; None if it was not saved."""
 
     @property
     def switch_step(self) -> int | None:
+        """The step after which attention was enabled; None if it was not delayed."""
         return self.result["switch_step"]
 
     def evaluate(

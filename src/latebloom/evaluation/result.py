@@ -27,7 +27,9 @@ class Evaluation:
     """Accuracy by length of one trained model."""
 
     training_length: int
+    """The largest length in training."""
     counts: tuple[Count, ...]
+    """The right answers at each tested length, from the shortest to the longest."""
     chance: dict[str, float]
     """The accuracy of guessing, for each named answer."""
     chance_all: float

@@ -111,17 +111,17 @@ def _check(field: str, component: Any, *sizes: int) -> None:
 
 
 def hybrid(**settings: Any) -> Model:
-    """The paper's hybrid: recurrence, attention and MLP in every block."""
+    """Return the settings of the paper's hybrid: recurrence, attention and MLP in every block."""
     return _model("ram", settings)
 
 
 def lstm(**settings: Any) -> Model:
-    """The hybrid without attention."""
+    """Return the settings of the hybrid without attention."""
     return _model("rm", settings)
 
 
 def transformer(**settings: Any) -> Model:
-    """The hybrid without recurrence; rotary positions unless others are given."""
+    """Return the settings of the hybrid without recurrence; rotary positions unless others are given."""
     return _model("am", {"positions": "rotary"} | settings)
 
 

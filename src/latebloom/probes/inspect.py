@@ -48,6 +48,7 @@ class Inspection:
     model: str
     """The model's class."""
     rows: tuple[Row, ...]
+    """The parts, in the order of the model."""
     refusal: str | None = None
     """Why delayed attention training refuses the model; None if it accepts it."""
     horizon: Horizon | None = None
