@@ -15,11 +15,14 @@ import torch
 from latebloom import load_config, run
 from latebloom.cli import main
 from latebloom.engine.checkpoint import latest_checkpoint
+from latebloom.engine.folder import RunFolder
 from latebloom.engine.loop import run_stacked
+from latebloom.engine.pause import Stop, paused_step
 from latebloom.errors import ConfigError, InterruptedRun
 from latebloom.results.file import read_results
 from latebloom.studies import on_ray
 from latebloom.studies import ray_cluster as connecting
+from latebloom.studies.beginnings import train_sharing
 from latebloom.studies.local import environment, train_all
 from latebloom.studies.on_ray import train_on_ray
 from latebloom.studies.ray_cluster import ray_cluster
@@ -73,6 +76,24 @@ def test_runs_are_those_that_one_would_do_alone(cluster, tiny, tmp_path, sharing
     assert trained(tmp_path / "arm" / "dat") == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["alone", "arm"]
     assert capfd.readouterr() == ("", "")
+
+
+def test_runs_pause_are_forked_and_go_on(cluster, tiny, tmp_path, sharing):
+    """With the same bits as alone, also where the workers have another folder than the study."""
+    slow = replace(tiny, training=replace(tiny.training, recurrence_factor=0.3))  # the same until the switch at step 12
+    configs = {"dat": tiny, "slow": slow}
+
+    def train(configs, folder, stops):
+        return train_on_ray(configs, folder, stops=stops)
+
+    stops = {name: Stop(20) for name in configs}
+    assert train_sharing(configs, tmp_path, stops, train, on_ray.kind_of_device("cpu")) == {}
+    assert about(tmp_path / "slow")["forked"]["step"] == 12
+    assert [paused_step(RunFolder(tmp_path / name)) for name in configs] == [20, 20]
+    assert train(configs, tmp_path, {}) == {}
+    for name, config in configs.items():
+        run(config, tmp_path / "alone" / name, device="cpu")
+        assert trained(tmp_path / name) == trained(tmp_path / "alone" / name)
 
 
 def test_a_run_that_fails_is_reported_with_its_log_and_the_others_finish(cluster, tiny, tmp_path, sharing):
