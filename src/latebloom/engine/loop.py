@@ -13,14 +13,14 @@ from latebloom.config import RunConfig
 from latebloom.engine.checkpoint import Tensors, complete_checkpoints, latest_checkpoint, load_newest, save_checkpoint
 from latebloom.engine.environment import choose_device
 from latebloom.engine.files import make_folder, remove_folder, write_json
-from latebloom.engine.folder import RunFolder
+from latebloom.engine.folder import RunFolder, read_json
 from latebloom.engine.journal import Journal
 from latebloom.engine.manifest import damaged_files
 from latebloom.engine.outcome import Observer, Outcome, Progress, TrainedRun
 from latebloom.engine.pause import PAUSED, Pause, Stop, checkpoint_step, has_reached, step_reached, write_pause
 from latebloom.engine.process_state import keep_freed_memory, preserve_torch_state, stop_requests
 from latebloom.engine.stacks import check_not_in_stack, stack_folders, stack_hashes
-from latebloom.engine.times import STEPS, Times, write_times
+from latebloom.engine.times import STEPS, TIMES_FILE, Times, write_times
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, catch_write_errors
 from latebloom.evaluation.evaluate import evaluate_each
@@ -157,18 +157,20 @@ class _Loop:
         else:
             for journal in self.journals:
                 journal.open(None)
-        if self.trainer.step > self.goal:
+        if self.checkpoints is not None and self.trainer.step > self.goal:
             raise CheckpointError(
-                f"{self.journals[0].folder and self.journals[0].folder.path} has gone on to step {self.trainer.step}, "
-                f"so it cannot be paused at step {self.goal}; remove it to train it again"
+                f"{self.checkpoints.parent} has gone on to step {self.trainer.step}, so it cannot be paused at step "
+                f"{self.goal}; remove it to train it again"
             )
 
     def _resume(self, path: Path, tensors: Tensors, state: dict[str, Any]) -> None:
         with _fitting(path):
             self.trainer.load(tensors, state["trainer"])
             self.started -= state["seconds"]
-            self.times.add(state.get("times", {}))
             self.is_marked = state.get(PAUSED, False)
+            # The checkpoint of a pause is saved before the test, and the time of the test counts too.
+            tested = path.parent.parent / TIMES_FILE if self.is_marked else None
+            self.times.add(read_json(tested) if tested and tested.exists() else state.get("times", {}))
             for journal, kept in zip(self.journals, state["journals"], strict=True):
                 journal.open(kept)
 
@@ -223,7 +225,7 @@ class _Loop:
         if not trainer.alive:
             return self._conclude([], seconds)
         if self.stop is not None:
-            return self._pause(self._evaluate() if self.stop.test else None)
+            return self._pause(self._evaluate() if self.stop.test else None, seconds)
         return self._conclude(self._evaluate(), seconds)
 
     def _lap_steps(self) -> None:
@@ -266,23 +268,25 @@ class _Loop:
         self._lap_steps()
         self.trainer.find_failures()
         if self.checkpoints is not None and self.trainer.alive:
-            state = self._state(self.trainer.state(), self.journals, 1)
+            state = self._state(self.trainer.state(), self.journals, 1, self.seconds)
             self.is_marked = not self.is_stack and self.stop is not None and self.trainer.step == self.goal
             state |= {PAUSED: True} if self.is_marked else {}
             save_checkpoint(self.checkpoints, self.trainer.tensors(), state, self.hashes[0])
         self.saved_at = time.monotonic()  # after the save, or a slow disk would take all the time between two of them
         self.times.lap("checkpoints")
 
-    def _state(self, trainer: dict[str, Any], journals: Sequence[Journal], shared_by: int) -> dict[str, Any]:
+    def _state(
+        self, trainer: dict[str, Any], journals: Sequence[Journal], shared_by: int, seconds: float
+    ) -> dict[str, Any]:
         return {
             "step": self.trainer.step,
             "trainer": trainer,
-            "seconds": self.seconds,
+            "seconds": seconds,
             "times": self.times.share(shared_by),
             "journals": [journal.state() for journal in journals],
         }
 
-    def _pause(self, evaluations: list[Evaluation] | None) -> Outcome:
+    def _pause(self, evaluations: list[Evaluation] | None, seconds: float) -> Outcome:
         """Leave each run with a checkpoint of its own at this step, and with the results of its test."""
         trainer, count = self.trainer, len(self.journals)
         if not self.is_stack and not self.is_marked:  # the checkpoint was saved before the pause was asked for
@@ -294,15 +298,16 @@ class _Loop:
             if self.is_stack and step_reached(folder) < trainer.step:
                 # A failed run too: it fails again at once if the study is repeated, and is not trained anew.
                 tensors, part = trainer.part(index)
-                state = self._state(part, [journal], count) | {PAUSED: True}
+                state = self._state(part, [journal], count, seconds) | {PAUSED: True}
                 save_checkpoint(folder.checkpoints, tensors, state, folder.hashes(journal.config)[0])
             if run.failed_step is not None:
                 failed[name] = journal.non_finite(run, None)
                 continue
             if evaluations is not None:
                 withheld = run.stage(trainer.step).withheld
-                about = (trainer.step, run.switch.step, withheld, round(self.seconds, 2), count)
+                about = (trainer.step, run.switch.step, withheld, round(seconds, 2), count)
                 write_pause(folder, Pause(*about, evaluations[index]))
+            self.times.lap("checkpoints")
             write_times(folder.path, self.times.share(count))
             journal.report(trainer.step, PAUSED, 1.0)
         return Outcome({}, failed, is_dissolved=True)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from latebloom.config import RunConfig
@@ -30,11 +31,14 @@ def find_forks(configs: Mapping[str, RunConfig], stops: Stops = NO_STOPS) -> lis
     """Return the forks that save the most steps, the earliest first; a source is there before it is forked."""
     known: dict[tuple[str, str], int] = {}
 
+    @cache
+    def settings(name: str) -> str:
+        return replace(configs[name], seed=0).hash
+
     def shared(one: str, other: str) -> int:
-        pair = first, second = replace(configs[one], seed=0), replace(configs[other], seed=0)
-        key = first.hash, second.hash
+        key = settings(one), settings(other)  # computed once for all seeds
         if key not in known:
-            known[key] = shared_steps(*pair)
+            known[key] = shared_steps(configs[one], configs[other])
         return known[key]
 
     families: dict[str, list[str]] = {}
