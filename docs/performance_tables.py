@@ -33,6 +33,28 @@ def read(name: str) -> dict[str, Any]:
 
 GPU, BF16, CPU, CPU_BEFORE = map(read, ("bench-h200", "bench-h200-bf16", "bench-cpu", "bench-cpu-before"))
 
+ROUNDS = read("tuning-rounds")
+
+
+def rounds() -> str:
+    """Return what tuning in rounds and the full grid chose for each arm, and how good it was on the reported seeds."""
+    rows = []
+    for arm, chosen in ROUNDS["rounds"]["arms"].items():
+        grid = ROUNDS["full_grid"]["arms"][arm]
+        both = "|".join(f"{one['reported_mean']:.1%}" for one in (grid, chosen))
+        rows.append(f"{arm}|{both}|{chosen['rank_in_the_full_grid']} of {len(grid['scores_of_choices'])}")
+    return table("arm|chosen by the full grid|chosen in rounds|rank of the latter in the grid", rows)
+
+
+STUDY = read("study-times")
+
+
+def study_times() -> str:
+    """Return the share of each part of a study's time."""
+    total = sum(STUDY["seconds"].values())
+    parts = sorted(STUDY["seconds"].items(), key=lambda part: -part[1])
+    return table("part|share of the time", (f"{name}|{seconds / total:.1%}" for name, seconds in parts))
+
 
 def gpu_targets() -> str:
     rows = []

@@ -135,9 +135,11 @@ class RunProgress:
     def _draw(self, last: str = "") -> None:
         """Draw the state of all runs, and the arms that are compared with the run that reported last."""
         told = {name: run.seen for name, run in self._runs.items() if run.seen is not None}
-        running = [told[name] for name, run in self._runs.items() if name in told and not run.is_over]
+        # A run that waits at a pause, until others can be forked from it, is not running.
+        running = [one for name, one in told.items() if not self._runs[name].is_over and one.phase != "paused"]
         failed = sum(seen.phase == "failed" for seen in told.values())
-        stand = f"{len(told) - len(running) - failed} done, {len(running)} running{f', {failed} failed' * bool(failed)}"
+        over = sum(run.is_over for run in self._runs.values())
+        stand = f"{over - failed} done, {len(running)} running{f', {failed} failed' * bool(failed)}"
         total = len(self._runs) + len(self.stage.later)
         is_few = total <= FEW
         stage = ": ".join(filter(None, (self.stage.purpose, "" if is_few else _steps(running))))
@@ -150,7 +152,7 @@ class RunProgress:
         self._bars.update(self._bar, description=runs, total=float(total), completed=total * share, stand=stand)
         # The log has a line where a stage begins, at each tenth of the work, and at the end. Of a few runs it has one
         # for each phase, and none before the first report, so that an early error stands alone.
-        tenth = 11 if len(told) - len(running) == total else int(10 * share)
+        tenth = 11 if over == total else int(10 * share)
         news = {*range(tenth + 1), *((name, seen.phase) for name, seen in told.items() if is_few)}
         if not self.console.is_terminal and news - self._logged and (last or not is_few):
             self._logged |= news

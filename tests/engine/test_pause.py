@@ -124,6 +124,7 @@ def finish_stack(configs: dict[str, RunConfig], folder: Path) -> None:
 def test_a_stack_that_was_paused_is_bit_for_bit_one_that_was_not(tiny, tmp_path, monkeypatch):
     """Its runs have other switches and holds, so that the optimizer counts of attention differ."""
     tiny = stackable(tiny)
+    assert tiny.delay is not None
     configs = {
         "dat": tiny,
         "late": replace(tiny, seed=1, delay=replace(tiny.delay, until=at_step(18))),
@@ -142,6 +143,23 @@ def test_a_stack_that_was_paused_is_bit_for_bit_one_that_was_not(tiny, tmp_path,
     for name in configs:
         assert_same_run(tmp_path / "whole" / name, folder / name)
     assert not list(folder.glob("stack-*"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="takes a GPU")
+def test_on_a_gpu_pauses_change_no_bit_alone_and_in_a_stack(tiny, tmp_path):
+    """Steps are captured anew after a pause."""
+    tiny = stackable(replace(tiny, model=replace(tiny.model, width=16)))
+    device, configs = torch.device("cuda"), {f"seed-{seed}": replace(tiny, seed=seed) for seed in range(3)}
+    for stop in (None, Stop(7), Stop(14), None):
+        place = tmp_path / ("whole" if stop is None and not (tmp_path / "whole").exists() else "paused")
+        assert run_stacked(configs, place, device, stop=stop).failed == {}
+    for name in configs:
+        assert_same_run(tmp_path / "whole" / name, tmp_path / "paused" / name)
+    run(tiny, tmp_path / "alone", device="cuda")
+    run_until(tiny, tmp_path / "again", Stop(13), device="cuda")
+    run(tiny, tmp_path / "again", device="cuda")
+    assert_same_run(tmp_path / "alone", tmp_path / "again")
 
 
 def test_a_run_goes_on_from_a_stack_alone_and_into_another_stack(tiny, tmp_path):
