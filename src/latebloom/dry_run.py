@@ -13,7 +13,7 @@ from latebloom.delay.triggers import AtFraction, AtStep
 from latebloom.engine.backend import parameters_by_role
 from latebloom.engine.environment import choose_device
 from latebloom.engine.folder import RunFolder
-from latebloom.engine.pause import Stop, step_reached
+from latebloom.engine.pause import step_reached
 from latebloom.engine.process_state import preserve_torch_state
 from latebloom.engine.settings import Phase
 from latebloom.engine.stacks import check_not_in_stack
@@ -23,11 +23,11 @@ from latebloom.models.layout import describe_layout
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.report.tables import print_table, text_table
 from latebloom.report.terminal import say
-from latebloom.studies.beginnings import find_forks
-from latebloom.studies.claim import check_claim, places
+from latebloom.studies.beginnings import saved_by_sharing
+from latebloom.studies.claim import check_claim
 from latebloom.studies.local import usable_cores
 from latebloom.studies.plan import Plan
-from latebloom.studies.rounds import tunings
+from latebloom.studies.rounds import planned_stages
 from latebloom.studies.stacks import Stops, unfinished
 from latebloom.tasks.contract import check_own_task
 
@@ -156,7 +156,7 @@ def show_study(title: str, plan: Plan, folder: Path, *, device: str | None, work
         runs, tuning = len(plan.seeds_of(arm)), plan.tuning_count_of(arm)
         rows.append((arm.name, arm.task, str(runs), f"{arm.config.training.steps:,}", str(tuning or "-")))
     print_table(console, text_table("", ("arm", "task", "runs", "steps each", "tuning runs"), rows, names=2))
-    stages = _stages(plan)
+    stages = planned_stages(plan)
     runs = {name: config for stage, _ in stages for name, config in stage.items()}
     steps = sum(plan.reported_steps) + sum(plan.tuning_steps()[0]) + plan.tuning_steps()[1]
     say(console, f"Together: {len(runs)} runs, {steps:,} steps")
@@ -164,28 +164,11 @@ def show_study(title: str, plan: Plan, folder: Path, *, device: str | None, work
         tuned = steps - sum(plan.reported_steps)
         grid = f"{tuned + plan.saved_by_rounds:,} for all choices on all tuning seeds"
         say(console, f"Tuning: {tuned:,} of these steps, instead of {grid}")
-    if shared := sum(one.step for stage in stages for one in find_forks(*stage)):
+    if shared := saved_by_sharing(plan):
         say(console, f"Shared beginnings: {shared:,} of these steps are trained only once, for several runs")
     say(console, describe_folders(folder, runs))
     left = [(unfinished(stage, folder, stops), stops) for stage, stops in stages]
     _show_time(console, Estimator(chosen, workers or usable_cores()), left, folder)
-
-
-def _stages(plan: Plan) -> list[tuple[dict[str, RunConfig], dict[str, Stop]]]:
-    """Return the runs of a study by folder and where they pause, for each round of tuning and for the report.
-
-    A round trains the best choices of the one before; as long as these are not known, the first choices stand for them.
-    """
-    stages: list[tuple[dict[str, RunConfig], dict[str, Stop]]] = [({}, {}) for _ in (*plan.tuning, "report")]
-    for tuning in tunings("", plan, Path()):
-        for (runs, stops), one in zip(stages, plan.tuning, strict=False):
-            for run, stop in tuning.begin(one):
-                runs[run.folder.as_posix()] = run.config
-                stops |= {run.folder.as_posix(): stop} if stop else {}
-            tuning.left = tuning.left[: one.kept(len(tuning.left))]
-    for arm, place in places(plan, Path()):
-        stages[-1][0].update({f"{place}/seed-{seed}": replace(arm.config, seed=seed) for seed in plan.seeds_of(arm)})
-    return stages
 
 
 def _show_time(

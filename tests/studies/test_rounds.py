@@ -17,8 +17,9 @@ from latebloom.errors import CheckpointError, ConfigError, InterruptedRun
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.result import Evaluation
 from latebloom.results.file import read_results
-from latebloom.studies.beginnings import train_sharing
+from latebloom.studies.beginnings import saved_by_sharing, train_sharing
 from latebloom.studies.execute import execute
+from latebloom.studies.find import find_study, plan_of
 from latebloom.studies.local import train_all
 from latebloom.studies.plan import Arm, Plan, Round
 from latebloom.studies.rounds import Trial, score_choices
@@ -269,6 +270,15 @@ def test_stacks_grow_where_runs_are_forked(tiny, tmp_path, monkeypatch, cut):
         for one, other in zip(*lines, strict=True):
             assert one.get("loss", 0) == pytest.approx(other.get("loss", 0), rel=1e-3)  # up to rounding: other stacks
     assert not list(tmp_path.glob("*/stack-*"))
+
+
+@pytest.mark.parametrize(("study", "saved"), [("timing", 479_880), ("holding", 300_000), ("paper", 0)])
+def test_a_plan_knows_what_sharing_saves(study, saved):
+    """In `timing`, switches at 10 to 90% on one schedule; in `holding`, three treatments after the switch."""
+    plan = plan_of(find_study(study), "paper")
+    assert saved_by_sharing(plan) == saved
+    if study == "timing":  # each arm shares what comes before the switch of the one before it
+        assert saved == 3 * 10 * sum(share * 1_000 - 1 for share in (1, 3, 5, 7))
 
 
 FILE = """

@@ -56,7 +56,7 @@ class Evaluation:
         return mean(self.accuracy(length) for length in self._beyond)
 
     def mean_beyond_of(self, answers: Sequence[str]) -> float:
-        """Return the same for the worst of some named answers at each length."""
+        """Return the mean accuracy of the worst of some named answers at each length beyond the training length."""
         return mean(min(self.accuracy(length, name) for name in answers) for length in self._beyond)
 
     @property

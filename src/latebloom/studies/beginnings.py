@@ -10,6 +10,8 @@ from latebloom.config import RunConfig
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.pause import Stop, step_reached
 from latebloom.engine.shared import COMPARED, WITHOUT_EFFECT, fork, shared_steps
+from latebloom.studies.plan import Plan
+from latebloom.studies.rounds import planned_stages
 from latebloom.studies.stacks import NO_STOPS, Configs, Stops, interrupted_stacks
 
 WORTH = 0.05
@@ -56,6 +58,11 @@ def find_forks(configs: Mapping[str, RunConfig], stops: Stops = NO_STOPS) -> lis
             if step >= max(1, WORTH * goals[target]):
                 forks[target] = Fork(source, target, step)
     return sorted(forks.values(), key=lambda one: one.step)
+
+
+def saved_by_sharing(plan: Plan) -> int:
+    """Return the seed-steps that a plan saves because runs share their beginnings, if no choice fails."""
+    return sum(one.step for stage in planned_stages(plan) for one in find_forks(*stage))
 
 
 def _family(config: RunConfig) -> str:

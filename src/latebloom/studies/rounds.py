@@ -15,6 +15,7 @@ from latebloom.results.record import CHOICE, TUNING
 from latebloom.results.settings import changes
 from latebloom.studies.claim import places
 from latebloom.studies.plan import Arm, Plan, Round
+from latebloom.studies.stacks import Configs
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,23 @@ class Tuning:
 def tunings(name: str, plan: Plan, out: Path) -> list[Tuning]:
     """Return the tuning of each arm that has choices."""
     return [Tuning(name, arm, place) for arm, place in places(plan, out / "tuning") if arm.choices]
+
+
+def planned_stages(plan: Plan) -> list[tuple[Configs, dict[str, Stop]]]:
+    """Return the runs of a study by folder and where they pause, for each round of tuning and for the report.
+
+    A round trains the best choices of the one before; as long as these are not known, the first choices stand for them.
+    """
+    stages: list[tuple[Configs, dict[str, Stop]]] = [({}, {}) for _ in (*plan.tuning, "report")]
+    for tuning in tunings("", plan, Path()):
+        for (runs, stops), one in zip(stages, plan.tuning, strict=False):
+            for run, stop in tuning.begin(one):
+                runs[run.folder.as_posix()] = run.config
+                stops |= {run.folder.as_posix(): stop} if stop else {}
+            tuning.left = tuning.left[: one.kept(len(tuning.left))]
+    for arm, place in places(plan, Path()):
+        stages[-1][0].update({f"{place}/seed-{seed}": replace(arm.config, seed=seed) for seed in plan.seeds_of(arm)})
+    return stages
 
 
 def purpose_of(rounds: Sequence[Round], number: int) -> str:
