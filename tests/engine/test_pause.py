@@ -245,7 +245,7 @@ def state_after(config: RunConfig, steps: int) -> tuple[dict, dict]:
     return tensors, trainer.state()
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_runs_are_identical_for_as_long_as_they_share_steps(tiny, data):
     one, more = data.draw(variants(tiny)), data.draw(variants(tiny))

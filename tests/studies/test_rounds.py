@@ -96,10 +96,7 @@ def test_the_better_half_goes_on_from_where_it_was(plan, tmp_path):
     assert all(one.evaluation is not None for one in records.values())
     whole = run(replace(plan.arms[0].choices[best[0]], seed=9), tmp_path / "whole", device="cpu")
     assert whole.evaluation == records[str(best[0]), 9].evaluation
-
-
-def test_the_report_tells_what_was_stopped_where(plan, tmp_path):
-    execute("mine", plan, tmp_path, in_turn)
+    # The report tells what was stopped where.
     main(["report", str(tmp_path), "--out", str(tmp_path / "report")])
     table = (tmp_path / "report" / "tables" / "mine-composite-5-tried.md").read_text()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")]
@@ -233,7 +230,7 @@ def test_a_folder_keeps_the_rounds_that_it_began_with(plan, tmp_path):
         execute("mine", replace(plan, rounds=other), tmp_path, stop)
 
 
-@pytest.mark.parametrize("cut", [None, 1, 2, 3])
+@pytest.mark.parametrize("cut", [None, 1, 3])
 def test_stacks_grow_where_runs_are_forked(tiny, tmp_path, monkeypatch, cut):
     """All runs go in step, so that those that are forked join the stack; also through an interruption."""
     monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
@@ -245,7 +242,7 @@ def test_stacks_grow_where_runs_are_forked(tiny, tmp_path, monkeypatch, cut):
 
     def train(configs, folder, stops):
         def observe(name, seen):
-            if len(sizes) == cut and seen.step > (3, 8, 14)[cut - 1]:
+            if len(sizes) == cut and seen.step > {1: 3, 3: 14}[cut]:
                 raise InterruptedRun("stopped by the test")
 
         sizes.append(len(configs))
