@@ -94,7 +94,7 @@ def test_the_better_half_goes_on_from_where_it_was(plan, tmp_path):
     records = {(one.arm[-1], one.seed): one for one in read_results([tmp_path / "tuning.parquet"])}
     assert [records[str(k), 9].steps for k in range(4)] == stopped
     assert all(one.evaluation is not None for one in records.values())
-    whole = run(replace(plan.arms[0].choices[best[0]], seed=9), tmp_path / "whole", device="cpu")
+    whole = run(replace(plan.arms[0].choices[best[0]], seed=9), device="cpu")
     assert whole.evaluation == records[str(best[0]), 9].evaluation
     # The report tells what was stopped where.
     main(["report", str(tmp_path), "--out", str(tmp_path / "report")])
