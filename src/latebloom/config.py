@@ -148,6 +148,7 @@ class RunConfig:
         wanted = [length, CLAIM * length]
         if self.delay is not None and isinstance(self.delay.until, WhenBeyond):
             wanted.append(round(self.delay.until.multiple * length))
+        wanted += [round(multiple * length) for multiple in self.training.watch]
         return [n for n in dict.fromkeys(wanted) if longest is None or n <= longest]
 
     def to_json(self) -> dict[str, Any]:

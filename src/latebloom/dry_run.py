@@ -24,7 +24,7 @@ from latebloom.report.tables import print_table, text_table
 from latebloom.report.terminal import say
 from latebloom.studies.claim import check_claim, places
 from latebloom.studies.local import usable_cores
-from latebloom.studies.plan import Plan
+from latebloom.studies.plan import Plan, describe_cost
 from latebloom.tasks.contract import check_own_task
 
 EXAMPLE_LENGTH = 6
@@ -156,6 +156,8 @@ def show_study(title: str, plan: Plan, folder: Path, *, device: str | None, work
     runs = {name: config for stage in stages for name, config in stage.items()}
     steps = sum(config.training.steps for config in runs.values())
     say(console, f"Together: {len(runs)} runs, {steps:,} steps")
+    if cost := describe_cost(plan):
+        say(console, f"Cost: {cost}")
     say(console, describe_folders(folder, runs))
     left = [{n: c for n, c in stage.items() if not RunFolder(folder / n).is_finished} for stage in stages]
     _show_time(console, Estimator(chosen, workers or usable_cores()), left, folder)

@@ -23,7 +23,7 @@ from latebloom.report.terminal import say, show_sections
 from latebloom.studies.execute import StudyOutcome, execute
 from latebloom.studies.find import find_study, known_studies, plan_of, studies_in
 from latebloom.studies.local import train_all
-from latebloom.studies.plan import SCALES, Arm, Plan, Scale, Stage
+from latebloom.studies.plan import SCALES, Arm, Plan, Scale, Stage, describe_cost
 from latebloom.tasks.contract import check_own_task
 
 SEEDS = "seeds"
@@ -56,6 +56,8 @@ def run_study(
         raise ConfigError(f"--address {address} takes --on ray")
     console = Console()
     say(console, f"Study {title}, scale {scale}: {_size(plan)}. Everything goes to {out}")
+    if cost := describe_cost(plan):
+        say(console, f"Cost: {cost}.")
     if note := _too_few(plan):
         say(console, f"Note: {note}.")
     train, cluster = train_all, nullcontext()

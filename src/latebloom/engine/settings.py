@@ -80,6 +80,8 @@ class Training:
     state_passing: Share = 0.0
     """The probability that a sequence continues the one before it in its row of the batch: recurrences start from its
     last state, and the state answer goes on counting."""
+    watch: tuple[float, ...] = ()
+    """More lengths, in training lengths, at which held-out accuracy is measured during training."""
     log_every: Count = 50
     """Steps between lines in metrics.jsonl."""
     check_every: Count = 200
@@ -91,4 +93,5 @@ class Training:
         check_fields(self)
         require(self.length >= 2, "length", self.length, "2 or more: a training length of 1 has nothing to track")
         require(all(0 <= beta < 1 for beta in self.betas), "betas", self.betas, "from 0 to below 1")
+        require(all(multiple > 0 for multiple in self.watch), "watch", self.watch, "numbers above 0")
         require(0 <= self.state_noise <= 1, "state_noise", self.state_noise, "from 0 to 1: states are about 1")

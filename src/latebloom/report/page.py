@@ -37,6 +37,8 @@ class Section:
     figures: Sequence[Figure]
     tables: dict[str, Table]
     every_length: Table
+    hypotheses: Table | None = None
+    """The hypotheses of the study, in the first of its sections."""
 
 
 @dataclass
@@ -107,6 +109,11 @@ def study_page(sections: Sequence[Section], title: str = "", intro: Sequence[str
     if len(sections) > 1:
         links = (f'<a href="#{one.name}">{escape(headings[one.name])}</a>: {escape(one.headline)}' for one in sections)
         page.add(f"<nav><ul>{''.join(f'<li>{link}</li>' for link in links)}</ul></nav>")
+    for section in sections:
+        if section.hypotheses is not None:
+            page.add(f"<section><h2>{escape(section.hypotheses.title)}</h2>{as_html(section.hypotheses)}")
+            page.text(section.hypotheses.note)
+            page.add("</section>")
     for section in sections:
         page.add(f'<section><h2 id="{section.name}">{escape(headings[section.name])}</h2>')
         _add_section(page, section)

@@ -109,10 +109,11 @@ class Tuning:
 
 def choices_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
     """Return the chosen settings of each arm; `tuning` has the runs on tuning seeds."""
-    arms = _tunings(panel, tuning)
+    arms = tunings(panel, tuning)
     at_ends = {one.arm: one.at_an_end(one.chosen) for one in arms if one.chosen}
     ends = [f"{arm} ({', '.join(fields)})" for arm, fields in at_ends.items() if fields]
     more = f" Chosen at an end of the tried range, so values beyond it may be better: {join_words(ends)}." * bool(ends)
+    more += " Extend the range for every arm, so that all have as many settings to choose from." * bool(ends)
     return Table(
         title=f"Chosen settings: {panel.title}",
         head=("arm", "chosen", "of", "tuning seeds", "mean beyond", "next best"),
@@ -141,7 +142,7 @@ def _chosen(one: Tuning) -> tuple[Cell, ...]:
 def tried_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
     """Return all settings that were tried, the best of an arm first."""
     rows = []
-    for arm in _tunings(panel, tuning):
+    for arm in tunings(panel, tuning):
         for one in arm.tried:
             done = sum(run.evaluation is not None for run in one.runs)
             seeds = str(done) if done == len(one.runs) else f"{done} of {len(one.runs)}"
@@ -152,7 +153,7 @@ def tried_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
     return Table(f"All tried settings: {panel.title}", head, tuple(rows), note, names=2)
 
 
-def _tunings(panel: Panel, tuning: Sequence[RunRecord]) -> list[Tuning]:
+def tunings(panel: Panel, tuning: Sequence[RunRecord]) -> list[Tuning]:
     """Return what was tried for each arm of a panel."""
     by_choice: dict[str, list[RunRecord]] = {}
     for run in tuning:

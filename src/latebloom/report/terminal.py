@@ -69,5 +69,7 @@ def show_sections(console: Console, sections: Sequence[Section]) -> None:
     for section, before in zip(sections, [None, *studies], strict=False):
         if section.panel.study != before and len(set(studies)) > 1:
             say(console, f"Study {section.panel.study}")
+        if section.hypotheses is not None:
+            print_table(console, section.hypotheses)
         print_table(console, section.tables["accuracy"])
         say(console, f"{section.headline} {section.caveats}\n")

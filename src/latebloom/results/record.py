@@ -50,6 +50,8 @@ class RunRecord:
     curve: tuple[CurvePoint, ...] = ()
     against: tuple[str, ...] = ()
     """The baselines of its arm; if no arm of a study has any, all arms are compared with each other."""
+    stated: str = ""
+    """What its study states beforehand, as text of `results.stated`; empty if nothing."""
 
     @property
     def key(self) -> tuple[str, str, int, str, int]:

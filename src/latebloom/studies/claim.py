@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,8 @@ def _describe(name: str, plan: Plan) -> dict[str, Any]:
         "seeds": list(plan.seeds),
         "tuning_seeds": list(plan.tuning_seeds),
         **({"second_round": list(plan.second_round), "finalists": plan.finalists} if plan.second_round else {}),
+        # As it will be read again, with lists for tuples.
+        **({"hypotheses": json.loads(json.dumps([asdict(h) for h in plan.hypotheses]))} if plan.hypotheses else {}),
         "arms": [
             {"task": arm.task, "arm": arm.name, "config": arm.config.hash, "choices": [c.hash for c in arm.choices]}
             | ({"seeds": list(arm.seeds)} if arm.seeds else {})
@@ -106,7 +109,7 @@ def _describe_conflict(before: Any, about: dict[str, Any], plan: Plan, out: Path
         if key in then and then[key] != now[key]:
             settings = "" if arm.choices else _changed_settings(place, arm.config)
             found.append(f"arm {label[key]} has {settings or 'other settings or choices'}")
-    choosing = ("tuning_seeds", "second_round", "finalists")
+    choosing = ("tuning_seeds", "second_round", "finalists", "hypotheses")
     found += [f"its {name} differ" for name in choosing if before.get(name) != about.get(name)]
     return f"this study with differences, perhaps at another scale: {_abbreviate(found or ['the order of its arms'])}"
 

@@ -181,7 +181,15 @@ def _final_runs(name: str, plan: Plan, out: Path, tuning: list[StudyRun], failur
                 }
             )
         runs += [
-            StudyRun(name, arm.task, arm.name, replace(config, seed=seed), place / f"seed-{seed}", arm.others)
+            StudyRun(
+                name,
+                arm.task,
+                arm.name,
+                replace(config, seed=seed),
+                place / f"seed-{seed}",
+                arm.others,
+                plan.stated(arm),
+            )
             for seed in plan.seeds_of(arm)
         ]
     if records:
