@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from math import lcm
 
 import torch
 
@@ -32,14 +33,23 @@ def match_parameters(model: Model, reference: str, vocabulary_size: int) -> Mode
         )
     except ConfigError as error:
         raise ConfigError(f"{FIELD}: there is no model {reference!r} ({error})") from None
+    try:
+        return nearest_width(model, wanted, vocabulary_size)
+    except ConfigError:
+        raise ConfigError(f"{FIELD}: {reference!r} is not possible; no width of this model comes near it") from None
+
+
+def nearest_width(model: Model, wanted: int, vocabulary_size: int, multiple_of: int = 1) -> Model:
+    """Return the model with the width, a multiple of a number, at which its parameters are nearest to `wanted`."""
     best, nearest, width, count = None, 0, 0, 0
-    step = model.attention.heads if model.has_attention else 1
-    while count < 2 * wanted:
+    step = lcm(multiple_of, model.attention.heads if model.has_attention else 1)
+    while count < wanted:
         width += step
         try:
             chosen = replace(model, width=width)
         except ConfigError:  # a width that the recurrence or the positions do not have
-            require(width < 100 * int(parts[2]), FIELD, reference, "a model that some width comes near")
+            if width > 100 * LARGEST:
+                raise
             continue
         count = count_parameters(chosen, vocabulary_size)
         if best is None or abs(count - wanted) < nearest:

@@ -38,10 +38,11 @@ def power_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table | None:
         rows=tuple(rows),
         note=(
             "Spread: standard deviation over the tuning seeds of the chosen setting at "
-            f"{times(panel, panel.compared_length)}. Seeds needed: for a difference of {100 * POINTS:g} points from an arm with the same spread, two-sided at "
-            f"{1 - LEVEL:.0%} with a power of {POWER:.0%}, as if the seeds of both arms were independent (normal "
-            "approximation, at least 6, the fewest with which the permutation test can be significant). The spread of "
-            "a few tuning seeds is itself uncertain, so read the number as an order of magnitude."
+            f"{times(panel, panel.compared_length)}. Seeds needed: for a difference of {100 * POINTS:g} points from an "
+            f"arm with the same spread, two-sided at {1 - LEVEL:.0%} with a power of {POWER:.0%}, as if the seeds of "
+            "both arms were independent (normal approximation, at least 6, the fewest with which the permutation test "
+            "can be significant). The spread of a few tuning seeds is itself uncertain, so the number is an order of "
+            "magnitude."
         ),
     )
 
