@@ -2,12 +2,14 @@
 
 import re
 from dataclasses import replace
+from functools import cache
 from math import lcm
 
 import torch
 
 from latebloom.errors import ConfigError, require
 from latebloom.layers.recurrence import Recurrence
+from latebloom.models.layout import parse_layout
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.models.settings import Model
 
@@ -60,5 +62,18 @@ def nearest_width(model: Model, wanted: int, vocabulary_size: int, multiple_of: 
 
 def count_parameters(model: Model, vocabulary_size: int) -> int:
     """Return the number of parameters of a model; nothing is allocated."""
+    pattern = len(parse_layout(model.layout))
+    of_pattern, of_token, rest = _sizes(replace(model, blocks=pattern))
+    return of_pattern * (model.blocks // pattern) + of_token * vocabulary_size + rest
+
+
+@cache  # a study asks for the same model again and again
+def _sizes(model: Model) -> tuple[int, int, int]:
+    """Return the parameters of the blocks, of each token of the vocabulary, and of the rest."""
     with torch.device("meta"):
-        return sum(parameter.numel() for parameter in SequenceModel(model, vocabulary_size).parameters())
+        built = SequenceModel(model, 1)
+    every, blocks, tokens = (
+        sum(parameter.numel() for part in parts for parameter in part.parameters())
+        for parts in ([built], [built.blocks], [built.embedding, built.logits])
+    )
+    return blocks, tokens, every - blocks - tokens

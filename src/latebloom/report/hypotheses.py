@@ -25,20 +25,28 @@ class Judged:
     verdict: Verdict
 
 
-def hypothesis_table(panels: Sequence[Panel]) -> Table | None:
-    """Return the hypotheses of one study, each with its predictions, what was seen and the verdict; None without any.
+@dataclass(frozen=True)
+class Verdicts:
+    """The hypotheses of a study: a sentence for each, and a table of their predictions beside what was seen."""
 
-    `panels` are those of the study.
-    """
+    sentences: tuple[str, ...]
+    table: Table
+
+
+def verdicts(panels: Sequence[Panel]) -> Verdicts | None:
+    """Return the hypotheses of one study with their verdicts; None without any. `panels` are those of the study."""
     hypotheses = next((found for panel in panels if (found := _stated(panel).hypotheses)), ())
     if not hypotheses:
         return None
-    rows = []
+    sentences, rows = [], []
     for number, (hypothesis, judged) in enumerate(judge(hypotheses, panels), start=1):
-        said = f"{number}. {hypothesis.claim} Refuted if {hypothesis.refuted_if}"
-        rows.append((Cell(said), Cell(""), Cell(""), Cell(overall(judged))))
-        rows += [(Cell(""), Cell(describe(one.prediction)), Cell(one.seen), Cell(one.verdict)) for one in judged]
-    return Table(
+        sentences.append(
+            f"Hypothesis {number}, {overall(judged)}: {hypothesis.claim} It is refuted if {hypothesis.refuted_if}"
+        )
+        rows += [
+            (Cell(str(number)), Cell(describe(one.prediction)), Cell(one.seen), Cell(one.verdict)) for one in judged
+        ]
+    table = Table(
         title=f"Hypotheses, stated before the runs: {panels[0].study}",
         head=("hypothesis", "prediction", "seen", "verdict"),
         rows=tuple(rows),
@@ -52,6 +60,7 @@ def hypothesis_table(panels: Sequence[Panel]) -> Table | None:
         ),
         names=4,
     )
+    return Verdicts(tuple(sentences), table)
 
 
 def judge(hypotheses: Sequence[Hypothesis], panels: Sequence[Panel]) -> Iterator[tuple[Hypothesis, list[Judged]]]:

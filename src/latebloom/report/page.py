@@ -14,6 +14,7 @@ from string import Template
 
 from latebloom.report.charts import Spec, chart_config
 from latebloom.report.figures import Figure
+from latebloom.report.hypotheses import Verdicts
 from latebloom.report.panel import Panel
 from latebloom.report.tables import Table, as_html
 from latebloom.results.record import RunRecord
@@ -37,7 +38,7 @@ class Section:
     figures: Sequence[Figure]
     tables: dict[str, Table]
     every_length: Table
-    hypotheses: Table | None = None
+    hypotheses: Verdicts | None = None
     """The hypotheses of the study, in the first of its sections."""
 
 
@@ -111,9 +112,7 @@ def study_page(sections: Sequence[Section], title: str = "", intro: Sequence[str
         page.add(f"<nav><ul>{''.join(f'<li>{link}</li>' for link in links)}</ul></nav>")
     for section in sections:
         if section.hypotheses is not None:
-            page.add(f"<section><h2>{escape(section.hypotheses.title)}</h2>{as_html(section.hypotheses)}")
-            page.text(section.hypotheses.note)
-            page.add("</section>")
+            _add_hypotheses(page, section.hypotheses)
     for section in sections:
         page.add(f'<section><h2 id="{section.name}">{escape(headings[section.name])}</h2>')
         _add_section(page, section)
@@ -126,6 +125,16 @@ def study_page(sections: Sequence[Section], title: str = "", intro: Sequence[str
     )
     page.body += map(_run, runs)
     return page.html()
+
+
+def _add_hypotheses(page: Page, hypotheses: Verdicts) -> None:
+    page.add(f"<section><h2>{escape(hypotheses.table.title)}</h2>")
+    for sentence in hypotheses.sentences:
+        page.text(sentence, "seen")
+    with page.fold(f"{len(hypotheses.table.rows)} predictions" * (len(hypotheses.table.rows) > MOST_ROWS)):
+        page.add(as_html(hypotheses.table))
+    page.text(hypotheses.table.note)
+    page.add("</section>")
 
 
 def _add_section(page: Page, section: Section) -> None:

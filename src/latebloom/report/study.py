@@ -9,7 +9,7 @@ from latebloom.errors import ConfigError
 from latebloom.report.charts import save_chart
 from latebloom.report.compared import comparison_tables, comparisons, switch_table
 from latebloom.report.figures import all_figures
-from latebloom.report.hypotheses import hypothesis_table
+from latebloom.report.hypotheses import verdicts
 from latebloom.report.page import Section, study_page
 from latebloom.report.panel import Panel, panels
 from latebloom.report.power import power_table
@@ -51,7 +51,7 @@ def read_sections(paths: Sequence[Path]) -> list[Section]:
         tables = {name: table for name, table in tables.items() if table is not None}
         text, figures = (headline(panel), caveats(panel, compared)), all_figures(panel, compared)
         of_study = [other for other in found if other.study == panel.study]
-        hypotheses = hypothesis_table(of_study) if panel is of_study[0] else None
+        hypotheses = verdicts(of_study) if panel is of_study[0] else None
         sections.append(Section(name, panel, *text, figures, tables, every_length_table(panel), hypotheses))
     return sections
 
@@ -63,7 +63,7 @@ def write_report(sections: Sequence[Section], out: Path) -> Path:
         for folder in (out / "figures", out / "tables"):
             folder.mkdir(parents=True, exist_ok=True)
         for section in sections:
-            stated = {} if section.hypotheses is None else {"hypotheses": section.hypotheses}
+            stated = {} if section.hypotheses is None else {"hypotheses": section.hypotheses.table}
             for name, table in (stated | section.tables).items():
                 (out / "tables" / f"{section.name}-{name}.md").write_text(as_markdown(table))
                 (out / "tables" / f"{section.name}-{name}.tex").write_text(as_latex(table))

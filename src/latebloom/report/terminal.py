@@ -70,6 +70,7 @@ def show_sections(console: Console, sections: Sequence[Section]) -> None:
         if section.panel.study != before and len(set(studies)) > 1:
             say(console, f"Study {section.panel.study}")
         if section.hypotheses is not None:
-            print_table(console, section.hypotheses)
+            for sentence in section.hypotheses.sentences:
+                say(console, sentence)
         print_table(console, section.tables["accuracy"])
         say(console, f"{section.headline} {section.caveats}\n")

@@ -92,7 +92,7 @@ class BestOf:
 
     def name(self, arm: str) -> str:
         """Return the name of the selection in the report."""
-        return f"{arm}, best of {self.runs}"
+        return f"{arm} (best of {self.runs})"
 
 
 @dataclass(frozen=True)

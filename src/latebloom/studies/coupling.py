@@ -70,8 +70,8 @@ def _arms(size: Size, group: str, task: Task) -> list[Arm]:
     runs = {
         "joint": joint,
         "dat": delayed(joint),
-        "dat, when beyond": delayed(joint, beyond),
-        "dat, ramp": delayed(joint, hold="ramp", ramp_steps=max(1, size.steps // 10)),
+        "dat (when beyond)": delayed(joint, beyond),
+        "dat (ramp)": delayed(joint, hold="ramp", ramp_steps=max(1, size.steps // 10)),
     }
     return [_arm(size, name, run, group) for name, run in runs.items()]
 
@@ -113,7 +113,7 @@ def _hypotheses() -> list[Hypothesis]:
             "When to switch matters little: when_beyond is within 5 points of half the steps.",
             "they differ by 5 points or more on a task with independent or coupled recall.",
             [
-                Difference(task=group, arm="dat, when beyond", baseline="dat", at=3, equal=True)
+                Difference(task=group, arm="dat (when beyond)", baseline="dat", at=3, equal=True)
                 for group in ("parity_recall", *coupled)
             ],
         ),

@@ -51,8 +51,8 @@ def far(scale: Scale) -> Plan:
     away = replace(size, multiples=longest, sequences=min(256, size.sequences))
     far_task = Composite(keys=64, key_tokens=2)
     arms = [
-        *_arms(size, composite(), "paper's table"),
-        *_arms(away, far_task, "to 256x", fresh_seeds(FAR_SEEDS[scale])),
+        *_arms(size, composite(), "composite"),
+        *_arms(away, far_task, "two-token keys", fresh_seeds(FAR_SEEDS[scale])),
     ]
     return Plan(
         arms,
@@ -71,8 +71,8 @@ def _arms(size: Size, task: Task, group: str, seeds: Sequence[int] = ()) -> list
     rates = MORE_RATES if size.rates == RATES else tuple(rate * k for rate in size.rates for k in (0.7, 1.0))
     arms = {
         "joint": _grid(size, with_training(run, weigh="positions")),
-        "dat, plain": [at_rate(with_training(plain, weigh=w), rate) for rate, w in product(rates, weighings)],
-        "dat, tuned": _grid(size, staged(run)),
+        "dat (plain)": [at_rate(with_training(plain, weigh=w), rate) for rate, w in product(rates, weighings)],
+        "dat (tuned)": _grid(size, staged(run)),
     }
     return [
         Arm(name, choices[0], tuple(choices), group=group, seeds=seeds, against=() if name == "joint" else "joint")
@@ -88,33 +88,33 @@ def _grid(size: Size, run: RunConfig) -> list[RunConfig]:
 
 
 def _hypotheses(scale: Scale) -> list[Hypothesis]:
-    near, apart = "paper's table", "to 256x"
+    near, apart = "composite", "two-token keys"
     at = 100 if scale != "tiny" else 16
     return [
         Hypothesis(
             "On a hundred fresh seeds, DAT in either form is ahead of joint training at 16x.",
             "a form is less than 5 points ahead.",
-            [Difference(task=near, arm=arm, baseline="joint", at=16) for arm in ("dat, plain", "dat, tuned")],
+            [Difference(task=near, arm=arm, baseline="joint", at=16) for arm in ("dat (plain)", "dat (tuned)")],
         ),
         Hypothesis(
             "At 3x the tuned form is ahead of joint training by 3 points, not by the 15 of the published seeds.",
             "the difference is below 3 points, or 10 points or more.",
             [
-                Difference(task=near, arm="dat, tuned", baseline="joint", at=3, points=3),
-                Difference(task=near, arm="dat, tuned", baseline="joint", at=3, points=10, equal=True),
+                Difference(task=near, arm="dat (tuned)", baseline="joint", at=3, points=3),
+                Difference(task=near, arm="dat (tuned)", baseline="joint", at=3, points=10, equal=True),
             ],
         ),
         Hypothesis(
             f"The tuned form is exact at {at}x: 99% in 19 of 20 seeds.",
             "fewer than 19 of 20 seeds have 99%.",
-            [Level(task=apart, arm="dat, tuned", at=at, accuracy=0.99, least=0.95)],
+            [Level(task=apart, arm="dat (tuned)", at=at, accuracy=0.99, least=0.95)],
         ),
         Hypothesis(
             f"At {at}x recall fails before the state does.",
             "the sum is below 99% in more than one of 20 seeds, or recall is at 99% in half of the seeds or more.",
             [
-                Level(task=apart, arm="dat, tuned", at=at, accuracy=0.99, least=0.95, answer="sum"),
-                Level(task=apart, arm="dat, tuned", at=at, accuracy=0.99, most=0.5, answer="recall"),
+                Level(task=apart, arm="dat (tuned)", at=at, accuracy=0.99, least=0.95, answer="sum"),
+                Level(task=apart, arm="dat (tuned)", at=at, accuracy=0.99, most=0.5, answer="recall"),
             ],
         ),
     ]

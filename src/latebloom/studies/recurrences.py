@@ -86,7 +86,7 @@ def _arms(size: Size, group: str, task: Task, name: str, *, is_tiny: bool) -> li
         _arm(f"{name}: joint", joint, group, f"{name}: alone"),
         _arm(f"{name}: dat", tuple(map(staged, joint)), group, f"{name}: joint", control=control),
         _arm(
-            f"{name}: dat, noise", tuple(with_state_noise(staged(run), size) for run in joint), group, f"{name}: dat",
+            f"{name}: dat (noise)", tuple(with_state_noise(staged(run), size) for run in joint), group, f"{name}: dat",
             control=control,
         ),
     ]  # fmt: skip
@@ -124,11 +124,11 @@ def _hypotheses(size: Size, groups: tuple[str, ...]) -> list[Hypothesis]:
             "half of the seeds of a nonlinear one fall short of it, or half of a linear one reach it.",
             [
                 *(
-                    Level(task="S3", arm=f"{name}: dat, noise", at=far, accuracy=0.99, least=0.5, answer="product")
+                    Level(task="S3", arm=f"{name}: dat (noise)", at=far, accuracy=0.99, least=0.5, answer="product")
                     for name in NONLINEAR
                 ),
                 *(
-                    Level(task="S3", arm=f"{name}: dat, noise", at=far, accuracy=0.99, most=0.5, answer="product")
+                    Level(task="S3", arm=f"{name}: dat (noise)", at=far, accuracy=0.99, most=0.5, answer="product")
                     for name in LINEAR
                 ),
             ],
@@ -137,8 +137,8 @@ def _hypotheses(size: Size, groups: tuple[str, ...]) -> list[Hypothesis]:
             "State noise helps nonlinear recurrences and not linear ones.",
             "it adds less than 5 points to a nonlinear one at 3x on S3, or 5 points or more to a linear one.",
             [
-                *(gain(name, "S3", "dat, noise", "dat") for name in NONLINEAR),
-                *(gain(name, "S3", "dat, noise", "dat", equal=True) for name in LINEAR),
+                *(gain(name, "S3", "dat (noise)", "dat") for name in NONLINEAR),
+                *(gain(name, "S3", "dat (noise)", "dat", equal=True) for name in LINEAR),
             ],
         ),
         Hypothesis(

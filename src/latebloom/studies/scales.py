@@ -1,7 +1,6 @@
 """The sizes of this package's studies at each scale, and changes to a run that they share."""
 
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 from latebloom.config import RunConfig
@@ -119,13 +118,8 @@ def composite(**settings: Any) -> Composite:
 
 def as_large_as(model: Model, reference: Model, task: Task, multiple_of: int = 4) -> Model:
     """Return the model with the width, a multiple of a number, at which it has about as many parameters as another."""
-    return _as_large_as(model, reference, task.vocabulary_size, multiple_of)
-
-
-@cache  # many arms have the same model
-def _as_large_as(model: Model, reference: Model, vocabulary_size: int, multiple_of: int) -> Model:
-    wanted = count_parameters(reference, vocabulary_size)
-    return nearest_width(model, wanted, vocabulary_size, multiple_of)
+    wanted = count_parameters(reference, task.vocabulary_size)
+    return nearest_width(model, wanted, task.vocabulary_size, multiple_of)
 
 
 def delayed(config: RunConfig, until: Trigger | None = None, **settings: Any) -> RunConfig:

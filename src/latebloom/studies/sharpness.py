@@ -69,7 +69,7 @@ def sharpness(scale: Scale) -> Plan:
             ways = {"joint": noisy, "dat": staged(noisy)}
         for way, run in ways.items():
             if group == "recall" and way == "dat":
-                arms.append(_arm(size, run, way, BASE, group, against=f"joint, {BASE}", control=True))
+                arms.append(_arm(size, run, way, BASE, group, against=f"joint ({BASE})", control=True))
             else:
                 arms += [_arm(size, run, way, form, group, _baselines(way, form)) for form in FORMS]
     return Plan(
@@ -86,13 +86,13 @@ def _arm(
 ) -> Arm:
     config = with_attention(run, scores=FORMS[form])
     choices = tuple(at_rate(config, rate) for rate in size.rates)
-    return Arm(f"{way}, {form}", config, choices, group=group, against=against, control=control)
+    return Arm(f"{way} ({form})", config, choices, group=group, against=against, control=control)
 
 
 def _baselines(way: str, form: str) -> tuple[str, ...]:
     """Return softmax trained in the same way; and joint training with the same scores."""
-    same_way = () if form == BASE else (f"{way}, {BASE}",)
-    return (*same_way, f"joint, {form}") if way == "dat" else same_way
+    same_way = () if form == BASE else (f"{way} ({BASE})",)
+    return (*same_way, f"joint ({form})") if way == "dat" else same_way
 
 
 def _hypotheses(size: Size) -> list[Hypothesis]:
@@ -102,15 +102,15 @@ def _hypotheses(size: Size) -> list[Hypothesis]:
             f"ASEntmax mends the loss of sharpness at {far:g}x and keeps the benefit of DAT.",
             "it is less than 5 points ahead of softmax under DAT, or DAT with it is less than 5 points ahead of joint.",
             [
-                Difference(task="composite", arm="dat, asentmax", baseline=f"dat, {BASE}", at=far),
-                Difference(task="composite", arm="dat, asentmax", baseline="joint, asentmax", at=far),
+                Difference(task="composite", arm="dat (asentmax)", baseline=f"dat ({BASE})", at=far),
+                Difference(task="composite", arm="dat (asentmax)", baseline="joint (asentmax)", at=far),
             ],
         ),
         Hypothesis(
             f"Scaling by log n mends it too, trained or in tests only, at {far:g}x.",
             "either is less than 5 points ahead of softmax under DAT.",
             [
-                Difference(task="composite", arm=f"dat, {form}", baseline=f"dat, {BASE}", at=far, answer="recall")
+                Difference(task="composite", arm=f"dat ({form})", baseline=f"dat ({BASE})", at=far, answer="recall")
                 for form in ("log-n", "log-n in tests")
             ],
         ),
@@ -118,7 +118,7 @@ def _hypotheses(size: Size) -> list[Hypothesis]:
             "At 16x softmax has lost nothing yet: no score function is ahead in recall.",
             "one of them differs by 5 points or more.",
             [
-                Difference(task="recall", arm=f"joint, {form}", baseline=f"joint, {BASE}", at=16, equal=True)
+                Difference(task="recall", arm=f"joint ({form})", baseline=f"joint ({BASE})", at=16, equal=True)
                 for form in ("log-n", "ssmax", "asentmax")
             ],
         ),
@@ -126,7 +126,7 @@ def _hypotheses(size: Size) -> list[Hypothesis]:
             "Negative control: on recall alone the delay changes nothing.",
             "DAT and joint training differ by 5 points or more.",
             [
-                Difference(task="recall", arm=f"dat, {BASE}", baseline=f"joint, {BASE}", at=at, equal=True)
+                Difference(task="recall", arm=f"dat ({BASE})", baseline=f"joint ({BASE})", at=at, equal=True)
                 for at in (3, 16)
             ],
         ),
