@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from pathlib import Path
+from statistics import stdev
 
 import pytest
 from synthetic import evaluation, record
@@ -10,7 +11,7 @@ from synthetic import evaluation, record
 from latebloom.errors import ConfigError, ResultsError
 from latebloom.report.hypotheses import Verdicts, verdicts
 from latebloom.report.panel import panels
-from latebloom.report.power import seeds_needed
+from latebloom.report.power import seeds_needed, seeds_note
 from latebloom.report.study import read_sections, write_report
 from latebloom.report.words import caveats
 from latebloom.results.file import read_results, write_results
@@ -163,3 +164,15 @@ def test_the_report_says_how_many_seeds_five_points_take(tmp_path: Path):
     ((name, seeds, _, needed, planned),) = ([cell.text for cell in row] for row in section.tables["power"].rows)
     assert (name, seeds, planned) == ("joint", "4", "3")
     assert int(needed) > 20
+
+
+def test_after_the_tuning_the_study_says_how_many_seeds_it_takes():
+    wide, narrow = arm("joint", 0.7, 4, spread=0.2), arm("dat", 0.9, 4, spread=0.001)
+    tuning = [replace(run, arm=f"{run.arm}, choice 1") for run in (*wide, *narrow)]
+    chosen = {("composite", "joint"): 1, ("composite", "dat"): 1}
+    values = [run.evaluation.accuracy(75) for run in wide if run.evaluation]
+    needed = seeds_needed(stdev(values))
+    note = seeds_note(tuning, chosen, 20)
+    assert f"takes about {needed:,} for joint on composite, the most of 1 arms that need more; 20 are planned" in note
+    assert "takes no more for any arm; 500 are planned" in seeds_note(tuning, chosen, 500)
+    assert seeds_note(tuning[:1], chosen, 20) == ""

@@ -98,7 +98,7 @@ def chart_page(chart: Spec) -> str:
 def study_page(sections: Sequence[Section], title: str = "", intro: Sequence[str] = ()) -> str:
     """Return the report page: summary, figures, tables, and every run with the command that repeats it."""
     studies = list(dict.fromkeys(section.panel.study for section in sections))
-    runs = [run for section in sections for run in section.panel.runs]
+    runs = [run for section in sections for run in section.panel.runs if not run.is_selected]
     page = Page(title or ", ".join(studies))
     for text in intro:
         page.text(text, "seen")

@@ -1,15 +1,18 @@
 """How many seeds it takes to tell arms apart, from the spread of their runs on tuning seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from statistics import NormalDist, stdev
 
+from latebloom.evaluation.accuracy import Count
+from latebloom.evaluation.result import CLAIM, Evaluation
 from latebloom.report.panel import Panel
 from latebloom.report.settings import Tuning, tunings
 from latebloom.report.statistics import LEVEL
 from latebloom.report.study_tables import times
-from latebloom.report.tables import EMPTY, Cell, Table
-from latebloom.results.record import RunRecord
+from latebloom.report.tables import EMPTY, Cell, Table, join_words
+from latebloom.report.words import MOST_TOLD
+from latebloom.results.record import CHOICE, RunRecord
 
 POINTS = 0.05
 """The difference in accuracy to be told apart."""
@@ -45,6 +48,31 @@ def power_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table | None:
             "magnitude."
         ),
     )
+
+
+def seeds_note(tuning: Sequence[RunRecord], chosen: Mapping[tuple[str, str], int], planned: int) -> str:
+    """Say how many seeds it takes to tell 5 points apart at three times the training length, from the tuning runs.
+
+    `chosen` has the number of the chosen setting by task and arm. Empty if no arm has two tuning seeds.
+    """
+    needed = {}
+    for (task, arm), number in chosen.items():
+        runs = [run for run in tuning if run.task == task and run.arm == f"{arm}{CHOICE}{number}"]
+        values = [at.accuracy for run in runs if run.evaluation and (at := _near(run.evaluation))]
+        if len(values) > 1:
+            needed[task, arm] = seeds_needed(stdev(values))
+    if not needed:
+        return ""
+    more = sorted(((count, *names) for names, count in needed.items() if count > planned), reverse=True)
+    told = join_words([f"{count:,} for {arm} on {task}" for count, task, arm in more[:MOST_TOLD]])
+    found = f"takes about {told}, the most of {len(more)} arms that need more" if more else "takes no more for any arm"
+    return f"by the spread over tuning seeds, telling {100 * POINTS:g} points apart {found}; {planned} are planned"
+
+
+def _near(evaluation: Evaluation) -> Count | None:
+    """Return the count at three times the training length, or at the longest tested length up to it."""
+    near = [count for count in evaluation.counts if count.length <= CLAIM * evaluation.training_length]
+    return near[-1] if near else None
 
 
 def seeds_needed(spread: float, points: float = POINTS) -> int:

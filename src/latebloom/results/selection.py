@@ -29,7 +29,7 @@ def _selected(runs: Sequence[RunRecord], best_of: BestOf) -> Iterator[RunRecord]
         best = max((run for run in group if run.seed in scored), key=lambda run: scored[run.seed], default=first)
         yield replace(
             best, arm=best_of.name(best.arm), seed=runs[number].seed, against=best_of.against,
-            stated=Stated(Stated.from_text(best.stated).hypotheses).to_text(), curve=(),
+            stated=Stated(Stated.from_text(best.stated).hypotheses).to_text(), curve=(), is_selected=True,
         )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ TASKS: dict[str, Task] = {
 """From independent state and recall to a state that needs recall."""
 CONTROL = "recall"
 SIZES: dict[Scale, Size] = {
-    "tiny": replace(PAPER["tiny"], steps=30, tuning_seeds=2, second_round=0, rates=(6e-3,), multiples=(1, 3)),
+    "tiny": replace(PAPER["tiny"], steps=20, tuning_seeds=1, second_round=0, rates=(6e-3,), multiples=(1, 3)),
     "paper": replace(
         PAPER["paper"], seeds=24, steps=15_000, tuning_seeds=2, second_round=0,
         rates=(1.5e-3, 3e-3, 6e-3, 1.2e-2), multiples=(1, 2, 3, 4, 8), sequences=512,

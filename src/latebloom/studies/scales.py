@@ -76,7 +76,7 @@ def middle_rates(size: Size) -> tuple[float, float]:
     return size.rates[middle - 1], size.rates[middle]
 
 
-def held_out(size: Size) -> dict[str, range]:
+def held_out(size: Size) -> dict[str, Any]:
     """Return the held-out seeds of both rounds of tuning, as arguments of `Plan`."""
     second = FIRST_TUNING_SEED + size.tuning_seeds
     return {
