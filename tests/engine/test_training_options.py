@@ -410,3 +410,20 @@ def test_every_task_that_can_be_continued_has_its_state_answer_in_the_first_toke
             batch = task.batch(0, "train", 0, length=max(8, task.shortest), size=64)
             answers = batch.targets[:, batch.columns[task.state_answer]]
             assert set(answers.unique().tolist()) == set(range(task.carried_modulus)), name
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="takes a GPU")
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_captured_step_with_an_option_is_the_eager_one(small, option):
+    model = hybrid(width=64, blocks=2, look_back=True)
+    config = with_options(replace(small, model=model), length=12, **OPTIONS[option])
+    for configs in ([config], [config, replace(config, seed=1, delay=None)]):
+        found = []
+        for capture in (True, False):
+            trainer = Trainer(configs, torch.device("cuda"), capture=capture)
+            for _ in range(20):
+                trainer.advance()
+            assert trainer.captured.reason is None
+            found.append(torch.cat([tensor.flatten().float() for tensor in trainer.tensors()["sums"].values()]))
+        assert torch.equal(*found)

@@ -64,9 +64,14 @@ def seeds_note(tuning: Sequence[RunRecord], chosen: Mapping[tuple[str, str], int
     if not needed:
         return ""
     more = sorted(((count, *names) for names, count in needed.items() if count > planned), reverse=True)
-    told = join_words([f"{count:,} for {arm} on {task}" for count, task, arm in more[:MOST_TOLD]])
-    found = f"takes about {told}, the most of {len(more)} arms that need more" if more else "takes no more for any arm"
-    return f"by the spread over tuning seeds, telling {100 * POINTS:g} points apart {found}; {planned} are planned"
+    if not more:
+        return f"by the spread over tuning seeds, the {planned} planned seeds can tell {100 * POINTS:g} points apart"
+    told = join_words([f"about {count:,} for {arm} on {task}" for count, task, arm in more[:MOST_TOLD]])
+    rest = f", and more than planned for {len(more) - MOST_TOLD} other arms" if len(more) > MOST_TOLD else ""
+    return (
+        f"by the spread over tuning seeds, telling {100 * POINTS:g} points apart takes more seeds than the {planned} "
+        f"planned: {told}{rest}"
+    )
 
 
 def _near(evaluation: Evaluation) -> Count | None:
