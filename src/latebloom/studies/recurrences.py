@@ -41,7 +41,9 @@ CONTROLS = ("gated_delta_net, beta < 1", "mamba2")
 TRACKS = {"sum mod 2": (*NONLINEAR, *LINEAR), "sum mod 10": (*NONLINEAR, *LINEAR), "S3": (*NONLINEAR, *LINEAR)}
 """The recurrences that can track each state in four blocks, by theory (see the study `capability`)."""
 SIZES: dict[Scale, Size] = {
-    "tiny": replace(MANY_ARMS["tiny"], steps=12, tuning_seeds=1, second_round=0, rates=(6e-3,), multiples=(1, 3)),
+    "tiny": replace(
+        MANY_ARMS["tiny"], steps=6, tuning_seeds=1, second_round=0, rates=(6e-3,), multiples=(1, 3), sequences=16
+    ),
     "paper": replace(
         MANY_ARMS["paper"], seeds=12, steps=8_000, tuning_seeds=1, second_round=0, rates=(2e-3, 5e-3, 1.2e-2),
         multiples=(1, 2, 3, 4, 8, 16), sequences=256,

@@ -41,7 +41,8 @@ BEST_OF = 3
 RATES = (3e-3, 6e-3, 1.2e-2, 2.4e-2)
 SIZES: dict[Scale, Size] = {
     "tiny": replace(
-        MANY_ARMS["tiny"], steps=20, tuning_seeds=1, second_round=0, rates=(6e-3,), noise=0.3, multiples=(1, 3)
+        MANY_ARMS["tiny"], steps=20, tuning_seeds=1, second_round=0, rates=(6e-3,), noise=0.3, multiples=(1, 3),
+        sequences=16,
     ),
     "paper": replace(
         MANY_ARMS["paper"], seeds=20, tuning_seeds=2, second_round=0, rates=RATES, noise=0.3,

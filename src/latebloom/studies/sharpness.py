@@ -42,7 +42,9 @@ FORMS: dict[str, Scores] = {
 }
 BASE = "softmax"
 SIZES: dict[Scale, Size] = {
-    "tiny": replace(MANY_ARMS["tiny"], steps=20, tuning_seeds=1, second_round=0, rates=(6e-3,), multiples=(1, 3, 16)),
+    "tiny": replace(
+        MANY_ARMS["tiny"], steps=10, tuning_seeds=1, second_round=0, rates=(6e-3,), multiples=(1, 3, 16), sequences=16
+    ),
     "paper": replace(
         MANY_ARMS["paper"], seeds=24, tuning_seeds=2, second_round=0, rates=(1.5e-3, 3e-3, 6e-3, 1.2e-2),
         multiples=(1, 3, 16, 64, 256), sequences=128,
