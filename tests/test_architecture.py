@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "probes": COMMON | {"delay", "evaluation"},
     # What is built from it.
     "results": COMMON | {"config", "evaluation", "engine"},
-    "studies": COMMON | {"config", "recipes", "delay", "evaluation", "models", "results", "tasks", "engine"},
+    "studies": COMMON | {"config", "recipes", "delay", "evaluation", "layers", "models", "results", "tasks", "engine"},
     "recipes": COMMON | {"config", "delay", "engine", "models", "studies", "tasks"},
     "trackers": COMMON | {"config", "evaluation", "engine"},
     "integrations": COMMON | {"config", "delay", "engine", "models"},

@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 from latebloom.components import Component, is_family, without_none
 from latebloom.delay.policy import Delay, check_trigger
 from latebloom.delay.triggers import Trigger, WhenBeyond
+from latebloom.engine.option_checks import option_mistakes
 from latebloom.engine.settings import Training
 from latebloom.errors import ConfigError, require, unknown
 from latebloom.evaluation.result import CLAIM
@@ -82,6 +83,7 @@ class RunConfig:
             yield f"training.state_noise: a model of layout {model.layout!r} has no recurrence to add noise to; {quiet}"
         if self.training.state_noise and not model.recurrence.state_noise:
             yield f"training.state_noise: the recurrence {model.recurrence.name} does not support state noise; {quiet}"
+        yield from option_mistakes(self.training, model, self.task, self.delay)
 
     def _delay_mistakes(self, delay: Delay) -> Iterator[str]:
         """Yield a sentence for each setting that contradicts the delay."""
@@ -146,6 +148,7 @@ class RunConfig:
         wanted = [length, CLAIM * length]
         if self.delay is not None and isinstance(self.delay.until, WhenBeyond):
             wanted.append(round(self.delay.until.multiple * length))
+        wanted += [round(multiple * length) for multiple in self.training.watch]
         return [n for n in dict.fromkeys(wanted) if longest is None or n <= longest]
 
     def to_json(self) -> dict[str, Any]:
@@ -281,7 +284,12 @@ def _value(text: str) -> Any:
         return text
 
 
-NONE = {"delay": None, "delay.withhold": [], "model.attention.window": None, "model.attention.random_window": None}
+NONE = {
+    "delay": None,
+    "delay.withhold": [],
+    **dict.fromkeys(f"model.attention.{name}" for name in ("window", "random_window", "gate_bias")),
+    **dict.fromkeys(f"training.{name}" for name in ("slow_attention", "drop_path", "curriculum")),
+}
 """What `none` means on the command line; in other fields it is a name, as in positions=none."""
 
 

@@ -26,7 +26,7 @@ from latebloom.report.terminal import say
 from latebloom.studies.beginnings import saved_by_sharing
 from latebloom.studies.claim import check_claim
 from latebloom.studies.local import usable_cores
-from latebloom.studies.plan import Plan
+from latebloom.studies.plan import Plan, describe_cost
 from latebloom.studies.rounds import planned_stages
 from latebloom.studies.stacks import Stops, unfinished
 from latebloom.tasks.contract import check_own_task
@@ -166,6 +166,8 @@ def show_study(title: str, plan: Plan, folder: Path, *, device: str | None, work
         say(console, f"Tuning: {tuned:,} of these steps, instead of {grid}")
     if shared := saved_by_sharing(plan):
         say(console, f"Shared beginnings: {shared:,} of these steps are trained only once, for several runs")
+    if cost := describe_cost(plan):
+        say(console, f"Cost: {cost}")
     say(console, describe_folders(folder, runs))
     left = [(unfinished(stage, folder, stops), stops) for stage, stops in stages]
     _show_time(console, Estimator(chosen, workers or usable_cores()), left, folder)

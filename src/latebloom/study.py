@@ -1,5 +1,6 @@
 """Studies as commands: progress while the runs train, and a report at the end. `train --seeds N` is one too."""
 
+import json
 import shlex
 import sys
 import time
@@ -19,15 +20,17 @@ from latebloom.engine.loop import TrainedRun
 from latebloom.engine.times import TIMES_FILE, describe_times, read_times, write_times
 from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, require
 from latebloom.progress import RunProgress
+from latebloom.report.power import seeds_note
 from latebloom.report.statistics import SETTLED_AT, seeds_to_settle, smallest_corrected
 from latebloom.report.study import read_sections, write_report
 from latebloom.report.tables import print_table, text_table
 from latebloom.report.terminal import say, show_sections
+from latebloom.results.file import TUNING_FILE, read_results
 from latebloom.studies.beginnings import train_sharing
 from latebloom.studies.execute import StudyOutcome, execute
 from latebloom.studies.find import find_study, known_studies, plan_of, studies_in
 from latebloom.studies.local import train_all, usable_cores
-from latebloom.studies.plan import SCALES, Arm, Plan, Scale, Stage
+from latebloom.studies.plan import SCALES, Arm, Plan, Scale, Stage, describe_cost
 from latebloom.studies.stacks import NO_STOPS, Configs, Stops
 from latebloom.tasks.contract import check_own_task
 
@@ -61,6 +64,8 @@ def run_study(
         raise ConfigError(f"--address {address} takes --on ray")
     console = Console()
     say(console, f"Study {title}, scale {scale}: {_size(plan)}. Everything goes to {out}")
+    if cost := describe_cost(plan):
+        say(console, f"Cost: {cost}.")
     if note := _too_few(plan):
         say(console, f"Note: {note}.")
     train, cluster, more = train_all, nullcontext(), dict[str, Any]()
@@ -119,6 +124,8 @@ def train_plan(
 
         def announce(stage: Stage) -> None:
             bar.stage = stage if plan.tuning_count else Stage("")
+            if plan.tuning_count and not stage.later and (note := _needed_seeds(plan, out)):
+                say(bar.console, f"Note: {note}.")
 
         def runner(configs: Configs, folder: Path, stops: Stops = NO_STOPS) -> dict[str, str]:
             bar.expect(configs, folder, stops)
@@ -202,6 +209,17 @@ def _too_few(plan: Plan) -> str:
         f"with {max(shared)} shared seeds no difference between arms can be significant (p < {SETTLED_AT:g}, corrected "
         f"for {len(shared)} comparison{'s' * (len(shared) > 1)}); {seeds_to_settle(len(shared))} could suffice"
     )
+
+
+def _needed_seeds(plan: Plan, out: Path) -> str:
+    """Say how many seeds the reported runs need, from those of the tuning, which have just ended."""
+    chosen = {(one["task"], one["arm"]): one["chosen"] for one in _read_choices(out / "choices.json")}
+    return seeds_note(read_results([out / TUNING_FILE]), chosen, len(plan.seeds))
+
+
+def _read_choices(file: Path) -> list[dict[str, Any]]:
+    """Return the chosen settings of a study; empty if it has chosen none."""
+    return json.loads(file.read_text()) if file.exists() else []
 
 
 def _size(plan: Plan) -> str:

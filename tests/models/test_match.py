@@ -7,6 +7,8 @@ import pytest
 from latebloom import RunConfig, SequenceModel, hybrid, lstm, match_parameters, transformer
 from latebloom.config import config_from, with_overrides
 from latebloom.errors import ConfigError
+from latebloom.models.match import count_parameters, nearest_width
+from latebloom.models.settings import Model
 
 
 def count(settings, vocabulary: int) -> int:
@@ -58,3 +60,19 @@ def test_a_reference_that_is_none_is_refused(reference, sentence):
     with pytest.raises(ConfigError) as caught:
         with_overrides(RunConfig(), [f"model.match_parameters={reference}"])
     assert str(caught.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    "model", [hybrid(width=16), Model(layout="rm rm am", blocks=6, width=16), lstm(width=24, blocks=3)]
+)
+def test_parameters_are_counted_without_building_the_whole_model(model):
+    for vocabulary in (5, 40):
+        assert count_parameters(model, vocabulary) == count(model, vocabulary)
+
+
+def test_the_nearest_width_is_a_multiple_of_a_number():
+    wanted, gated = count(hybrid(width=48, blocks=1), 40), hybrid(width=48, blocks=1, heads=1, gate_bias=-4)
+    for multiple in (1, 16):
+        widths = range(multiple, 100, multiple)
+        best = min(widths, key=lambda width: abs(count(replace(gated, width=width), 40) - wanted))
+        assert nearest_width(gated, wanted, 40, multiple).width == best

@@ -48,7 +48,8 @@ def test_it_says_what_was_chosen_of_how_many_on_how_many_seeds_and_by_how_much(s
 
 def test_it_says_when_more_might_be_gained_beyond_what_was_tried(studied):
     runs, tuning = studied
-    end = "Chosen at an end of the tried range, so values beyond it may be better: dat (rate)."
+    end = "Chosen at an end of the tried range, so values beyond it may be better: dat (rate). "
+    end += "Extend the range for every arm, so that all have as many settings to choose from."
     assert choices_table(panels(runs)[0], tuning).note.endswith(end)
     inside = [*tuning, with_rate(0.4, "dat, choice 3", 1000, 0.1, "paper, tuning")]
     assert "at an end" not in choices_table(panels(runs)[0], inside).note

@@ -34,6 +34,15 @@ def word_problem(task, words: Words) -> Queries:
     return {"product": found}
 
 
+def word_recall(task, words: Words) -> Queries:
+    *items, (end, _), _, (asked_at, key) = words
+    word = [(place, text) for place, text in items if text[0].isdigit()]
+    products = word_problem(task.words, [(i, text) for i, (_, text) in enumerate(word)])["product"]
+    found = [(place, product) for (place, _), (_, product) in zip(word, products, strict=True)]
+    value = next(items[i + 1][1] for i, (_, text) in enumerate(items) if text == key)
+    return {"product": [*found, (end, found[-1][1])], "recall": [(asked_at, value)]}
+
+
 def parity_of(words: Words) -> int:
     return [word for _, word in words].count("1") % 2
 

@@ -29,6 +29,7 @@ from latebloom.tasks import (
     StateBasedRecall,
     Task,
     WordProblem,
+    WordRecall,
 )
 
 seeds = st.integers(0, 2**63 - 1)
@@ -36,6 +37,9 @@ SMALL: Any = {"keys": 16, "values": 7}
 TASKS = [
     *(WordProblem(group=group) for group in ("S3", "S4", "S5", "A4", "A5", "Z2", "Z7")),
     *(WordProblem(group=group, moves="generators") for group in ("S3", "S5", "A5", "Z7")),
+    WordRecall(**SMALL),
+    WordRecall(**SMALL, group="S4", moves="generators", order="interleaved", key_tokens=2),
+    WordRecall(**SMALL, group="Z7", order="pairs-first"),
     ParityRecall(**SMALL),
     ParityRecall(**SMALL, coupled=True, key_tokens=2),
     ConditionalMQAR(**SMALL),
@@ -198,7 +202,7 @@ two = {"keys": 128, "key_tokens": 2}
 torch.ones(1).argsort()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 kinds = (Recall, Composite, MQAR, ParityRecall, ConditionalMQAR, CoupledKey, CoupledValue, StateBasedRecall, Repl)
-for task in (WordProblem(group="S5"), *(kind(**two) for kind in kinds)):
+for task in (WordProblem(group="S5"), *(kind(**two) for kind in (*kinds, WordRecall))):
     assert task.batch(0, "test", 0, length=10_000, size=4).tokens.shape == (4, task.token_count(10_000))
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
 """
@@ -209,6 +213,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
 SHORT: Any = {"keys": 16, "values": 6}
 TRAINED = [
     WordProblem(group="A5", score="every"),
+    WordRecall(**SHORT),
     ParityRecall(**SHORT, key_tokens=2),
     ConditionalMQAR(**SHORT),
     MQAR(**SHORT),

@@ -25,7 +25,7 @@ from latebloom.tasks.stream import Stream
 class OneLength(Stream):
     """A stream whose batches all have one length, so that every step is the same work."""
 
-    def length(self, index: int) -> int:
+    def length(self, index: int, longest: int | None = None) -> int:
         return self.training_length
 
 

@@ -32,8 +32,18 @@ class Backend(ABC):
         """Drop the gradients of the previous step."""
 
     @abstractmethod
-    def update(self, losses: Tensor, rates: Tensor, counts: Tensor, trains_attention: bool | None) -> Tensor:
+    def update(
+        self,
+        losses: Tensor,
+        rates: Tensor,
+        counts: Tensor,
+        trains_attention: bool | None,
+        guides: Tensor | None = None,
+    ) -> Tensor:
         """Update the parameters by the gradient of the losses (S,), and return the norms (S,) of the gradients.
+
+        With `guides` (S,), other losses with graphs of their own, the gradient of the losses loses the part that
+        opposes the gradient of the guides, and both gradients are added.
 
         `rates` (S, R) are learning rates. `counts` (S, R) are the optimizer steps of each role including this one, and
         0 for a role that is not trained. `trains_attention` is None if the models differ in it. Attention has no
@@ -87,8 +97,18 @@ class Alone(Backend):
     def start_step(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
 
-    def update(self, losses: Tensor, rates: Tensor, counts: Tensor, trains_attention: bool | None) -> Tensor:
-        losses.sum().backward()
+    def update(
+        self,
+        losses: Tensor,
+        rates: Tensor,
+        counts: Tensor,
+        trains_attention: bool | None,
+        guides: Tensor | None = None,
+    ) -> Tensor:
+        if guides is None:
+            losses.sum().backward()
+        else:
+            self._project(losses, guides, bool(trains_attention))
         if not trains_attention:
             # None and not zero, because weight decay and momentum change a parameter with a zero gradient.
             for parameter in self._attention_parameters:
@@ -98,6 +118,15 @@ class Alone(Backend):
             group["lr"].copy_(rate)
         self.optimizer.step()
         return norm[None]
+
+    def _project(self, losses: Tensor, guides: Tensor, trains_attention: bool) -> None:
+        left_out = set() if trains_attention else set(map(id, self._attention_parameters))
+        trained = [parameter for parameter in self.template.parameters() if id(parameter) not in left_out]
+        both = [torch.autograd.grad(one.sum(), trained, materialize_grads=True) for one in (losses, guides)]
+        rest, guide = (torch.cat([gradient.flatten() for gradient in found])[None] for found in both)
+        ends = project(rest, guide)[0].split([parameter.numel() for parameter in trained])
+        for parameter, gradient in zip(trained, ends, strict=True):
+            parameter.grad = gradient.view_as(parameter)
 
     def finite(self) -> list[bool]:
         return [bool(torch.stack([parameter.isfinite().all() for parameter in self.template.parameters()]).all())]
@@ -134,6 +163,13 @@ class Alone(Backend):
     def load_each(self, tensors: Sequence[Tensors]) -> None:
         (only,) = tensors
         self.load(only)
+
+
+def project(gradients: Tensor, guides: Tensor) -> Tensor:
+    """Return gradients (S, P) without the part that opposes the guides (S, P), plus the guides."""
+    opposed = (gradients * guides).sum(1, keepdim=True).clamp(max=0.0)
+    share = opposed / guides.square().sum(1, keepdim=True).clamp(min=1e-30)
+    return gradients - share * guides + guides
 
 
 def parameters_by_role(model: nn.Module) -> dict[str, dict[str, nn.Parameter]]:

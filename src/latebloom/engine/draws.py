@@ -1,9 +1,10 @@
-"""What attention draws for a training batch: positions from a longer range, and the window.
+"""What attention draws for a training batch: positions from a longer range, the window, and the sequences that skip it.
 
 Like the data, it is a pure function of seed and batch index, so that a resumed run draws the same, and stacked and
-captured steps draw on the device. A batch has one draw, which its sequences and all layers share.
+captured steps draw on the device. Positions and window are drawn once for a batch; whether attention is skipped, for
+each sequence and layer.
 
-Shapes: T tokens.
+Shapes: B sequences, T tokens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,8 +18,8 @@ from latebloom.models.block import Residual
 from latebloom.models.settings import Attention
 from latebloom.tasks.random import distinct, fold, shares
 
-_DRAWS = 0xA77E
-"""Separates these random numbers from those of the data."""
+_DRAWS, _SKIPS = 0xA77E, 0xD20B
+"""Separate these random numbers from those of the data and from each other."""
 
 
 @contextmanager
@@ -48,3 +49,25 @@ def _draw(settings: Attention, seed: int | Tensor, index: Tensor, tokens: int, s
         is_short = (shares(key, rows, 1, 1)[0, 0] < random.probability) & (index < random.last_step(steps))
         drawn["window"] = short_or_full(is_short, random, settings.window, tokens)
     return drawn
+
+
+@contextmanager
+def drop_path(
+    parts: Sequence[Residual], probability: Tensor | None, seed: int | Tensor, index: Tensor, sequences: int
+) -> Iterator[None]:
+    """Let each of B sequences of batch `index` skip each part with a probability () while the context lasts.
+
+    The output of a part that is not skipped is not scaled up, so that it is what the model computes in tests.
+    """
+    if probability is None or not parts:
+        yield
+        return
+    rows = torch.arange(sequences, device=index.device)
+    kept = (shares(fold(seed, _SKIPS, index), rows, 0, len(parts)) >= probability).float()
+    try:
+        for number, part in enumerate(parts):
+            part.kept = kept[:, number]
+        yield
+    finally:
+        for part in parts:
+            part.kept = None

@@ -11,6 +11,12 @@ from latebloom.engine.schedule import rate_of_step
 FREE = ("training.steps", "training.log_every", "training.check_every", "training.checkpoint_every", "evaluation.")
 """Settings that may change; the learning rates that result from them are compared."""
 
+SCHEDULED = {
+    "drop_path": "sequences skip attention with another probability",
+    "curriculum": "the longest length is another one",
+}
+"""Options of training that depend on the number of steps."""
+
 
 def is_extension(found: RunConfig, wanted: RunConfig) -> bool:
     """Return whether two configurations differ only in `FREE` settings."""
@@ -36,6 +42,14 @@ def extension_obstacle(found: RunConfig, wanted: RunConfig, done: int, switch_st
                 f"training.steps: with {steps} steps instead of {found.training.steps} the short windows end at step "
                 f"{ends[1]} instead of {ends[0]}, so the {done} steps that are done cannot be continued"
             )
+    for name, what in SCHEDULED.items():
+        schedules = [_schedule(config, name, done) for config in (found, wanted)]
+        differing = [step for step, (one, other) in enumerate(zip(*schedules, strict=True)) if one != other]
+        if differing:
+            return (
+                f"training.steps: with {steps} steps instead of {found.training.steps} {what} from step {differing[0]} "
+                f"on (training.{name}), so the {done} steps that are done cannot be continued"
+            )
     for step in range(done):
         switched = switch_step if switch_step is not None and step >= switch_step else None
         rates = [rate_of_step(config.training, config.delay, switched, step) for config in (found, wanted)]
@@ -47,3 +61,13 @@ def extension_obstacle(found: RunConfig, wanted: RunConfig, done: int, switch_st
                 "extended"
             )
     return ""
+
+
+def _schedule(config: RunConfig, option: str, done: int) -> list[float]:
+    """Return the values of an option of training that changes from step to step, for the first steps."""
+    training = config.training
+    if option == "drop_path":
+        drop = training.drop_path
+        return [] if drop is None else [drop.at(step, training.steps) for step in range(done)]
+    curriculum = training.curriculum
+    return [] if curriculum is None else [curriculum.at(step, training.steps, training.length) for step in range(done)]

@@ -27,7 +27,8 @@ def total_loss(
     """Return the loss to minimise: the sum over answers, or the mean over supervised tokens with `per_token`.
 
     With aligned supervision a sum is supervised at every digit and a recall once, so an average per token gives recall
-    a small part of the loss. Where stacked runs differ, `per_token` and `included` (1 for each answer that is in the
+    a small part of the loss. Of the answers of the batch, those without a loss in `losses` are left out of the sum but
+    count in the average. Where stacked runs differ, `per_token` and `included` (1 for each answer that is in the
     loss, 0 for the others) are tensors that only the device knows.
     """
     weights = {}
@@ -36,7 +37,8 @@ def total_loss(
         if included is not None:
             weights[name] = weights[name] * included[name]
     total = 1 + per_token * (sum(weights.values()) - 1)
+    added = {name: weight for name, weight in weights.items() if name in losses}
     # The order of rounding is part of the result: runs of earlier versions continue bit for bit.
     if isinstance(total, Tensor):
-        return torch.stack([losses[name] * weight / total for name, weight in weights.items()]).sum()
-    return torch.stack([losses[name] * (weight / total) for name, weight in weights.items()]).sum()
+        return torch.stack([losses[name] * weight / total for name, weight in added.items()]).sum()
+    return torch.stack([losses[name] * (weight / total) for name, weight in added.items()]).sum()

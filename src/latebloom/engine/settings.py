@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from latebloom.engine.options import Curriculum, DropPath, Share, SlowAttention
 from latebloom.errors import require
 from latebloom.fields import Count, Positive, at_least, check_fields
 from latebloom.layers.precision import Precision
@@ -62,6 +63,25 @@ class Training:
     state_noise: float = 0.0
     """The standard deviation of the state noise: noise that is added to the states of recurrences at every token of
     training, so that they learn to correct their states. Evaluation is without it; the paper's form has none."""
+    slow_attention: SlowAttention | None = None
+    """A lower learning rate, or a longer warm-up, for attention; null for none."""
+    drop_path: DropPath | None = None
+    """Leave attention out for some sequences, drawn for each sequence and block; null for none."""
+    detach_attention: bool = False
+    """Whether attention reads a detached stream, so that nothing below it is trained by what it reads."""
+    project_gradients: bool = False
+    """Whether the gradient of the other answers loses the part that opposes that of the state answer; takes a second
+    forward and backward pass."""
+    bypass_loss: NotNegative = 0.0
+    """A factor on the loss of the state answer with attention left out, which is added to the loss in every step in
+    which attention is present; takes a second forward and backward pass."""
+    curriculum: Curriculum | None = None
+    """Lengths that grow to the training length; null for none."""
+    state_passing: Share = 0.0
+    """The probability that a sequence continues the one before it in its row of the batch: recurrences start from its
+    last state, and the state answer goes on counting."""
+    watch: tuple[float, ...] = ()
+    """More lengths, in training lengths, at which held-out accuracy is measured during training."""
     log_every: Count = 50
     """Steps between lines in metrics.jsonl."""
     check_every: Count = 200
@@ -73,4 +93,5 @@ class Training:
         check_fields(self)
         require(self.length >= 2, "length", self.length, "2 or more: a training length of 1 has nothing to track")
         require(all(0 <= beta < 1 for beta in self.betas), "betas", self.betas, "from 0 to below 1")
+        require(all(multiple > 0 for multiple in self.watch), "watch", self.watch, "numbers above 0")
         require(0 <= self.state_noise <= 1, "state_noise", self.state_noise, "from 0 to 1: states are about 1")

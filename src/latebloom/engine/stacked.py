@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from latebloom.engine.adamw import adamw_
-from latebloom.engine.backend import Backend, parameters_by_role
+from latebloom.engine.backend import Backend, parameters_by_role, project
 from latebloom.engine.checkpoint import Tensors
 from latebloom.engine.settings import Training
 from latebloom.models.sequence_model import SequenceModel
@@ -51,13 +51,27 @@ class Stacked(Backend):
 
         return vmap(apply, randomness="error")(self.parameters, *per_model)
 
-    def update(self, losses: Tensor, rates: Tensor, counts: Tensor, trains_attention: bool | None) -> Tensor:
+    def update(
+        self,
+        losses: Tensor,
+        rates: Tensor,
+        counts: Tensor,
+        trains_attention: bool | None,
+        guides: Tensor | None = None,
+    ) -> Tensor:
         ends, trained = self.ends, list(self.parameters.values())
         if trains_attention is False:
             ends, trained = ends[:-1], trained[: self._before_attention]
-        found = torch.autograd.grad(losses.sum(), trained)
         gradients = self._gradients[:, : ends[-1]]
+        found = torch.autograd.grad(losses.sum(), trained)
         torch.cat([gradient.flatten(1) for gradient in found], dim=1, out=gradients)
+        if guides is not None:
+            found = torch.autograd.grad(guides.sum(), trained, materialize_grads=True)
+            guide = torch.cat([gradient.flatten(1) for gradient in found], dim=1)
+            if trains_attention is None:  # attention that is not trained opposes nothing
+                for part in (gradients, guide):
+                    part[:, ends[-2] :] *= (counts[:, -1:] > 0).float()
+            gradients.copy_(project(gradients, guide))
         if trains_attention is None:  # attention that is not trained does not count
             rest, attention = (
                 torch.linalg.vector_norm(part, dim=1) for part in gradients.tensor_split([ends[-2]], dim=1)

@@ -12,6 +12,7 @@ from latebloom.config import RunConfig
 from latebloom.delay.triggers import AtFraction, AtStep
 from latebloom.engine.checkpoint import latest_checkpoint
 from latebloom.engine.folder import RunFolder, read_json
+from latebloom.engine.options import DropPath
 from latebloom.engine.pause import checkpoint_step, step_reached
 from latebloom.engine.settings import Phase
 from latebloom.errors import CheckpointError
@@ -19,7 +20,7 @@ from latebloom.errors import CheckpointError
 
 def stack_key(config: RunConfig) -> RunConfig:
     """Return the settings that the runs of a stack must share: all except seed, learning rates, averaging of the loss,
-    state noise and delay.
+    state noise, delay, and the strength of drop-path and of the bypass loss in runs that have them.
 
     If the phases have different batch sizes, all runs must also switch at the same step. A trigger that measures the
     model cannot guarantee that, so such a run is trained alone.
@@ -32,8 +33,10 @@ def stack_key(config: RunConfig) -> RunConfig:
     if same_size:
         phases["delayed"] = phases["full"]
     training = replace(
-        training, weigh="answers", state_noise=0.0, restart=True, recurrence_factor=1.0, attention_factor=1.0, **phases
-    )
+        training, weigh="answers", state_noise=0.0, restart=True, recurrence_factor=1.0, attention_factor=1.0,
+        slow_attention=None, drop_path=None if training.drop_path is None else DropPath(),
+        bypass_loss=float(training.bypass_loss > 0), **phases,
+    )  # fmt: skip
     shared = replace(config, training=training)
     if delay is None or same_size:
         return replace(shared, seed=0, delay=None)

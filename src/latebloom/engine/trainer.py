@@ -6,7 +6,7 @@ Shapes: S runs, R roles of parameters, N logged metrics.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -20,9 +20,10 @@ from latebloom.delay.triggers import Moment
 from latebloom.engine.backend import Alone
 from latebloom.engine.capture import Captured
 from latebloom.engine.checkpoint import Tensors
-from latebloom.engine.draws import attention_draws
+from latebloom.engine.draws import attention_draws, drop_path
 from latebloom.engine.loss import answer_losses, total_loss
 from latebloom.engine.noise import state_noise
+from latebloom.engine.passing import StatePassing
 from latebloom.engine.run_state import RunState
 from latebloom.engine.schedule import rate_of_step
 from latebloom.engine.stacked import Stacked
@@ -32,6 +33,7 @@ from latebloom.evaluation.accuracy import Count, count_correct, evaluating
 from latebloom.models.block import residual_parts
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.tasks.stream import Stream
+from latebloom.tasks.task import Batch
 
 CHECK_SEQUENCES = 256
 """The number of held-out sequences of a check during training."""
@@ -75,6 +77,12 @@ class Trainer:
         self.backend = Stacked(models, training, device) if is_stack else Alone(models[0], training, device)
         self._attention = residual_parts(self.backend.template, "attention")
         self._recurrences = residual_parts(self.backend.template, "recurrence")
+        for part in self._attention:
+            part.detached = training.detach_attention
+        self._passing = None
+        if training.state_passing:
+            sizes = training.state_passing, len(configs), training.full.batch_size
+            self._passing = StatePassing(self.backend.template, self._recurrences, task, *sizes)
         self.stream = Stream(task, 0, training.length)
         self.captured = Captured(device, capture)
         self.seeds = torch.tensor([config.seed for config in configs], device=device)
@@ -83,9 +91,10 @@ class Trainer:
         self._per_token = _common([config.training.weigh == "positions" for config in configs])
         self._index = torch.zeros((), dtype=torch.int64, device=device)
         # The inputs of a step for each run: learning rates and step counts of the roles, gate, state noise, whether the
-        # loss is averaged per token, and which answers are in the loss.
+        # loss is averaged per token, the probability of skipping attention, the factor of the bypass loss, and which
+        # answers are in the loss.
         roles = len(self.backend.roles)
-        self._control_sizes = [roles, roles, 1, 1, 1, len(task.answers)]
+        self._control_sizes = [roles, roles, 1, 1, 1, 1, 1, len(task.answers)]
         self._controls = torch.zeros(len(configs), sum(self._control_sizes), device=device)
         # Sums stay on the device until they are logged, because reading them at every step would make the host wait.
         self._logged = ["loss", "gradient_norm", *(f"loss_{name}" for name in task.answers)]
@@ -117,7 +126,10 @@ class Trainer:
 
     def _form(self) -> StepForm:
         stages = [run.stage(self.step) for run in self.runs]
-        training, length = self.shared.training, self.stream.length(self.step)
+        training, longest = self.shared.training, None
+        if training.curriculum is not None:
+            longest = training.curriculum.at(self.step, training.steps, training.length)
+        length = self.stream.length(self.step, longest)
         phase = _common([stage.phase for stage in stages])
         batch_size = (training.delayed if phase == "delayed" else training.full).batch_size
         gate, withheld = _common([stage.gate for stage in stages]), _common([stage.withheld for stage in stages])
@@ -135,12 +147,18 @@ class Trainer:
         factors: dict[str, float] = {}  # they apply after a switch
         if run.switch.step is not None:
             factors = {"recurrence": training.recurrence_factor, "attention": training.attention_factor}
+        if training.slow_attention is not None and stage.attention_since is not None:
+            slow = training.slow_attention.at(self.step - stage.attention_since)
+            factors["attention"] = factors.get("attention", 1.0) * slow
+        drop = training.drop_path
         return [
             *(rate * factors.get(role, 1.0) for role in self.backend.roles),
             *(0.0 if start is None else float(self.step - start + 1) for start in self._starts(stage)),
             stage.gate,
             training.state_noise,
             float(training.weigh == "positions"),
+            0.0 if drop is None else drop.at(self.step, training.steps),
+            training.bypass_loss,
             *(float(name not in stage.withheld) for name in self.shared.task.answers),
         ]
 
@@ -150,40 +168,81 @@ class Trainer:
 
     def _device_step(self, form: StepForm) -> None:
         """Do one step of all runs; reads and writes tensors that stay in place, and never waits for the device."""
-        task, backend = self.shared.task, self.backend
-        attention, steps = self.shared.model.attention, self.shared.training.steps
-        rates, counts, gates, noises, per_tokens, included = self._controls.split(self._control_sizes, dim=1)
-
-        def one_run(
-            model: Any, seed: Tensor | int, gate: Tensor, noise: Tensor, per_token: Tensor, included: Tensor
-        ) -> tuple[Tensor, Tensor]:
-            seed = seed if self._seed is None else self._seed
-            batch = task.batch(
-                seed, "train", self._index, length=form.length, size=form.batch_size, device=self.device
-            ).without(form.withheld or ())
-            self._set_gate(gate if form.gate is None else form.gate)
-            deviation = noise if self._state_noise is None else self._state_noise
-            drawing = [] if form.gate == 0.0 else self._attention
-            with (
-                state_noise(self._recurrences, deviation, seed, self._index, batch.shape),
-                attention_draws(drawing, attention, seed, self._index, batch.shape[1], steps),
-            ):
-                losses = answer_losses(model, batch)
-            mean = per_token if self._per_token is None else self._per_token
-            in_loss = dict(zip(task.answers, included, strict=True)) if form.withheld is None else None
-            loss = total_loss(losses, batch, mean, in_loss)
-            each = [losses.get(name, torch.zeros_like(loss)) for name in task.answers]
-            return loss, torch.stack([part.detach() for part in each])
-
+        backend, passing = self.backend, self._passing
+        rates, counts, *by_run, included = self._controls.split(self._control_sizes, dim=1)
+        by_run = [column[:, 0] for column in by_run]
         backend.start_step()
-        losses, each = backend.each(one_run, self.seeds, gates[:, 0], noises[:, 0], per_tokens[:, 0], included)
+        losses, guides, each, *carried = backend.each(
+            partial(self._run_step, form), self.seeds, *by_run, included, *(passing.carried if passing else ())
+        )
         self._set_gate(1.0)
-        norms = backend.update(losses, rates, counts, form.trains_attention)
-        losses = losses.detach()
+        norms = backend.update(losses, rates, counts, form.trains_attention, guides if self._projects(form) else None)
+        losses = losses.detach() + guides.detach() if self._projects(form) else losses.detach()
+        if passing is not None:
+            passing.keep(carried)
         self._sums += torch.cat([losses[:, None], norms[:, None], each * included], dim=1)
         is_first = ~(losses.isfinite() & norms.isfinite()) & (self._first_bad < 0)
         self._first_bad.copy_(torch.where(is_first, self._index, self._first_bad))
         self._index += 1
+
+    def _projects(self, form: StepForm) -> bool:
+        """Return whether answers beside the state answer are in the loss, whose gradient is projected."""
+        others = [name for name in self.shared.task.answers if name != self.shared.task.state_answer]
+        return self.shared.training.project_gradients and any(name not in (form.withheld or ()) for name in others)
+
+    def _run_step(
+        self, form: StepForm, model: Any, seed: Tensor | int, gate: Tensor, noise: Tensor, per_token: Tensor,
+        drop: Tensor, bypass: Tensor, included: Tensor, *carried: Tensor,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        """Return the loss of one run, the loss that guides its gradient, the loss of each answer, and what is carried
+        to the next batch."""
+        task, training, passing = self.shared.task, self.shared.training, self._passing
+        seed = seed if self._seed is None else self._seed
+        batch = task.batch(seed, "train", self._index, length=form.length, size=form.batch_size, device=self.device)
+        ended: list[Tensor] = []
+        first_states: list[Tensor] = []
+        if passing is not None:
+            batch, answer, first_states = passing.start(carried, batch, seed, self._index)
+            ended = [answer]
+        batch = batch.without(form.withheld or ())
+        deviation = noise if self._state_noise is None else self._state_noise
+
+        def losses_of(asked: Batch, gate: float | Tensor) -> tuple[dict[str, Tensor], list[Tensor]]:
+            """Return the loss of each answer, and the last states if they are passed on."""
+            self._set_gate(gate)
+            drawing = [] if isinstance(gate, float) and gate == 0.0 else self._attention
+            skipping = drop if training.drop_path is not None else None
+            attention, (sequences, tokens) = self.shared.model.attention, batch.shape
+            with (
+                ExitStack() as opened,
+                state_noise(self._recurrences, deviation, seed, self._index, batch.shape),
+                attention_draws(drawing, attention, seed, self._index, tokens, training.steps),
+                drop_path(drawing, skipping, seed, self._index, sequences),
+            ):
+                last = opened.enter_context(passing.continuing(first_states)) if passing else []
+                losses = answer_losses(model, asked)
+            return losses, last
+
+        now = gate if form.gate is None else form.gate
+        mean = per_token if self._per_token is None else self._per_token
+        in_loss = dict(zip(task.answers, included, strict=True)) if form.withheld is None else None
+        state = task.state_answer or ""
+        first = batch.without([state]) if self._projects(form) else batch
+        losses, last = losses_of(first, now)
+        loss = total_loss(losses, batch, mean, in_loss)
+        guide = torch.zeros_like(loss)
+        others = [name for name in batch.columns if name != state]
+        if self._projects(form):
+            # A graph of its own, because the fused kernels support one backward pass.
+            guiding, _ = losses_of(batch.without(others), now)
+            guide, losses = total_loss(guiding, batch, mean, in_loss), losses | guiding
+        is_left_out = isinstance(now, float) and now == 0.0
+        if training.bypass_loss and not is_left_out:
+            alone, _ = losses_of(batch.without(others), 0.0)
+            added = alone[state] * (bypass if isinstance(now, float) else bypass * (now > 0))
+            loss, guide = (loss, guide + added) if self._projects(form) else (loss + added, guide)
+        each = [losses.get(name, torch.zeros_like(loss)) for name in task.answers]
+        return loss, guide, torch.stack([part.detach() for part in each]), *ended, *last
 
     def _set_gate(self, gate: float | Tensor) -> None:
         """Scale attention's output: a number for all models, or inside `each` of the backend a tensor for one."""
@@ -260,7 +319,8 @@ class Trainer:
 
     def tensors(self) -> Tensors:
         """Return weights, optimizer state and sums, by file and by name."""
-        return {**self.backend.tensors(), "sums": {"sums": self._sums, "first_bad": self._first_bad}}
+        passed = {} if self._passing is None else {"passed": self._passing.tensors()}
+        return {**self.backend.tensors(), "sums": {"sums": self._sums, "first_bad": self._first_bad}, **passed}
 
     def state(self) -> dict[str, Any]:
         """Return the rest of the state, as plain data."""
@@ -270,6 +330,8 @@ class Trainer:
         """Continue from the results of `tensors` and `state`."""
         self.backend.load(tensors)
         self._load_rest(tensors["sums"], state["step"], state["runs"])
+        if self._passing is not None:
+            self._passing.load(tensors["passed"])
 
     def _load_rest(self, sums: dict[str, Tensor], step: int, runs: Sequence[dict[str, Any]]) -> None:
         self._sums.copy_(sums["sums"])
@@ -286,6 +348,8 @@ class Trainer:
         counts = [0 if start is None else self.step - start for start in starts]
         sums = {"sums": self._sums[index : index + 1], "first_bad": self._first_bad[index : index + 1]}
         tensors = {**self.backend.tensors_of(index, counts), "sums": sums}
+        if self._passing is not None:
+            tensors["passed"] = {name: each[index : index + 1] for name, each in self._passing.tensors().items()}
         return tensors, {"step": self.step, "runs": [run.state_dict()]}
 
     def load_parts(self, parts: Sequence[tuple[Tensors, dict[str, Any]]]) -> None:
@@ -293,6 +357,9 @@ class Trainer:
         (step,) = {state["step"] for _, state in parts}
         sums = {name: torch.cat([tensors["sums"][name] for tensors, _ in parts]) for name in ("sums", "first_bad")}
         self.backend.load_each([tensors for tensors, _ in parts])
+        if self._passing is not None:
+            passed = [tensors["passed"] for tensors, _ in parts]
+            self._passing.load({name: torch.cat([each[name] for each in passed]) for name in passed[0]})
         self._load_rest(sums, step, [state["runs"][0] for _, state in parts])
 
 

@@ -25,8 +25,9 @@ class Residual(nn.Module):
     The gate is 1 unless attention is delayed: 0.0 skips the branch and its cost, and a tensor scales it. `role` says
     what the body is, so that a part can be found without knowing its class. `noise` (B, T, D) is added to the state of
     a recurrence, which has `state_size` numbers per sequence. While `carries_state` is set, a recurrence continues from
-    its state after the call before. `drawn` is what a training batch draws for attention. A part that stands beside
-    others has no norm of its own, and is given what their common one returns.
+    its state after the call before. `drawn` is what a training batch draws for attention, and `kept` (B,) is 0 for the
+    sequences that skip the branch and 1 for the others. A `detached` branch reads x and passes no gradient to it. A
+    part that stands beside others has no norm of its own, and is given what their common one returns.
     """
 
     norm: Norm
@@ -55,12 +56,16 @@ class Residual(nn.Module):
         self.carries_state = False
         self.state: Any = None
         self.drawn: dict[str, Tensor] = {}
+        self.kept: Tensor | None = None
+        self.detached = False
 
     def forward(self, x: Tensor, normed: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
         if isinstance(self.gate, float) and self.gate == 0.0:
             return x
-        if self.has_norm:
+        if self.detached:
+            normed = self.norm(x.detach()) if normed is None else normed.detach()
+        elif self.has_norm:
             x, normed = self.norm.fork(x)
         given: dict[str, Any] = dict(self.drawn)
         if isinstance(self.body, RecurrentLayer):
@@ -70,6 +75,8 @@ class Residual(nn.Module):
         if isinstance(y, tuple):  # a recurrence also returns its state
             y, state = y
             self.state = state if self.carries_state else None
+        if self.kept is not None:
+            y = self.kept[:, None, None] * y
         return x + y if isinstance(self.gate, float) else x + self.gate * y
 
 

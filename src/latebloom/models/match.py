@@ -2,11 +2,14 @@
 
 import re
 from dataclasses import replace
+from functools import cache
+from math import lcm
 
 import torch
 
 from latebloom.errors import ConfigError, require
 from latebloom.layers.recurrence import Recurrence
+from latebloom.models.layout import parse_layout
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.models.settings import Model
 
@@ -32,14 +35,23 @@ def match_parameters(model: Model, reference: str, vocabulary_size: int) -> Mode
         )
     except ConfigError as error:
         raise ConfigError(f"{FIELD}: there is no model {reference!r} ({error})") from None
+    try:
+        return nearest_width(model, wanted, vocabulary_size)
+    except ConfigError:
+        raise ConfigError(f"{FIELD}: {reference!r} is not possible; no width of this model comes near it") from None
+
+
+def nearest_width(model: Model, wanted: int, vocabulary_size: int, multiple_of: int = 1) -> Model:
+    """Return the model with the width, a multiple of a number, at which its parameters are nearest to `wanted`."""
     best, nearest, width, count = None, 0, 0, 0
-    step = model.attention.heads if model.has_attention else 1
-    while count < 2 * wanted:
+    step = lcm(multiple_of, model.attention.heads if model.has_attention else 1)
+    while count < wanted:
         width += step
         try:
             chosen = replace(model, width=width)
         except ConfigError:  # a width that the recurrence or the positions do not have
-            require(width < 100 * int(parts[2]), FIELD, reference, "a model that some width comes near")
+            if width > 100 * LARGEST:
+                raise
             continue
         count = count_parameters(chosen, vocabulary_size)
         if best is None or abs(count - wanted) < nearest:
@@ -50,5 +62,18 @@ def match_parameters(model: Model, reference: str, vocabulary_size: int) -> Mode
 
 def count_parameters(model: Model, vocabulary_size: int) -> int:
     """Return the number of parameters of a model; nothing is allocated."""
+    pattern = len(parse_layout(model.layout))
+    of_pattern, of_token, rest = _sizes(replace(model, blocks=pattern))
+    return of_pattern * (model.blocks // pattern) + of_token * vocabulary_size + rest
+
+
+@cache  # a study asks for the same model again and again
+def _sizes(model: Model) -> tuple[int, int, int]:
+    """Return the parameters of the blocks, of each token of the vocabulary, and of the rest."""
     with torch.device("meta"):
-        return sum(parameter.numel() for parameter in SequenceModel(model, vocabulary_size).parameters())
+        built = SequenceModel(model, 1)
+    every, blocks, tokens = (
+        sum(parameter.numel() for part in parts for parameter in part.parameters())
+        for parts in ([built], [built.blocks], [built.embedding, built.logits])
+    )
+    return blocks, tokens, every - blocks - tokens

@@ -36,6 +36,9 @@ class Attention:
     """Sliding-window attention: each token attends to this many tokens up to itself; null for all."""
     random_window: RandomWindow | None = None
     """A shorter window that some training batches have; null for none."""
+    gate_bias: float | None = None
+    """A learned gate sigmoid(Wx + b) on attention's output, whose bias b starts at this value: -4 starts it nearly
+    closed; null for no gate."""
 
     def __post_init__(self) -> None:
         check_fields(self)

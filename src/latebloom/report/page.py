@@ -14,6 +14,7 @@ from string import Template
 
 from latebloom.report.charts import Spec, chart_config
 from latebloom.report.figures import Figure
+from latebloom.report.hypotheses import Verdicts
 from latebloom.report.panel import Panel
 from latebloom.report.tables import Table, as_html
 from latebloom.results.record import RunRecord
@@ -37,6 +38,8 @@ class Section:
     figures: Sequence[Figure]
     tables: dict[str, Table]
     every_length: Table
+    hypotheses: Verdicts | None = None
+    """The hypotheses of the study, in the first of its sections."""
 
 
 @dataclass
@@ -95,7 +98,7 @@ def chart_page(chart: Spec) -> str:
 def study_page(sections: Sequence[Section], title: str = "", intro: Sequence[str] = ()) -> str:
     """Return the report page: summary, figures, tables, and every run with the command that repeats it."""
     studies = list(dict.fromkeys(section.panel.study for section in sections))
-    runs = [run for section in sections for run in section.panel.runs]
+    runs = [run for section in sections for run in section.panel.runs if not run.is_selected]
     page = Page(title or ", ".join(studies))
     for text in intro:
         page.text(text, "seen")
@@ -108,6 +111,9 @@ def study_page(sections: Sequence[Section], title: str = "", intro: Sequence[str
         links = (f'<a href="#{one.name}">{escape(headings[one.name])}</a>: {escape(one.headline)}' for one in sections)
         page.add(f"<nav><ul>{''.join(f'<li>{link}</li>' for link in links)}</ul></nav>")
     for section in sections:
+        if section.hypotheses is not None:
+            _add_hypotheses(page, section.hypotheses)
+    for section in sections:
         page.add(f'<section><h2 id="{section.name}">{escape(headings[section.name])}</h2>')
         _add_section(page, section)
         page.add("</section>")
@@ -119,6 +125,16 @@ def study_page(sections: Sequence[Section], title: str = "", intro: Sequence[str
     )
     page.body += map(_run, runs)
     return page.html()
+
+
+def _add_hypotheses(page: Page, hypotheses: Verdicts) -> None:
+    page.add(f"<section><h2>{escape(hypotheses.table.title)}</h2>")
+    for sentence in hypotheses.sentences:
+        page.text(sentence, "seen")
+    with page.fold(f"{len(hypotheses.table.rows)} predictions" * (len(hypotheses.table.rows) > MOST_ROWS)):
+        page.add(as_html(hypotheses.table))
+    page.text(hypotheses.table.note)
+    page.add("</section>")
 
 
 def _add_section(page: Page, section: Section) -> None:

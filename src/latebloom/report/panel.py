@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from latebloom.evaluation.result import CLAIM, Evaluation
+from latebloom.evaluation.result import CLAIM, HOLDS_AT, Evaluation
 from latebloom.report.statistics import Estimate, mean_interval
 from latebloom.results.record import RunRecord
+from latebloom.results.stated import Stated
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,17 @@ class Panel:
         if not any(named.values()):
             return {}
         return {arm: tuple(other for other in named[arm] if other in self.shown) for arm in self.shown}
+
+    @cached_property
+    def controls(self) -> list[str]:
+        """The negative controls, in which no effect is expected."""
+        marked = {run.arm for run in self.runs if Stated.from_text(run.stated).control}
+        return [arm for arm in self.arms if arm in marked]
+
+    def failed_to_learn(self, arm: str) -> int | None:
+        """Return how many seeds do not hold at the training length; None if that was not tested."""
+        values = self.by_seed(arm, self.training_length).values()
+        return sum(value < HOLDS_AT for value in values) if values else None
 
     @cached_property
     def reference(self) -> str | None:

@@ -115,10 +115,11 @@ class Tuning:
 
 def choices_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
     """Return the chosen settings of each arm; `tuning` has the runs on tuning seeds."""
-    arms = _tunings(panel, tuning)
+    arms = tunings(panel, tuning)
     at_ends = {one.arm: one.at_an_end(one.chosen) for one in arms if one.chosen}
     ends = [f"{arm} ({', '.join(fields)})" for arm, fields in at_ends.items() if fields]
     more = f" Chosen at an end of the tried range, so values beyond it may be better: {join_words(ends)}." * bool(ends)
+    more += " Extend the range for every arm, so that all have as many settings to choose from." * bool(ends)
     return Table(
         title=f"Chosen settings: {panel.title}",
         head=("arm", "chosen", "of", "tuning seeds", "mean beyond", "next best"),
@@ -147,7 +148,7 @@ def _chosen(one: Tuning) -> tuple[Cell, ...]:
 def tried_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
     """Return all settings that were tried, the best of an arm first."""
     rows = []
-    arms = _tunings(panel, tuning)
+    arms = tunings(panel, tuning)
     stops = any(0 < one.steps < arm.tried[0].steps for arm in arms for one in arm.tried)
     for arm in arms:
         for one in arm.tried:
@@ -166,7 +167,7 @@ def tried_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
     return Table(f"All tried settings: {panel.title}", head, tuple(rows), note, names=2)
 
 
-def _tunings(panel: Panel, tuning: Sequence[RunRecord]) -> list[Tuning]:
+def tunings(panel: Panel, tuning: Sequence[RunRecord]) -> list[Tuning]:
     """Return what was tried for each arm of a panel."""
     by_choice: dict[str, list[RunRecord]] = {}
     for run in tuning:

@@ -9,21 +9,24 @@ from latebloom.errors import ConfigError
 from latebloom.report.charts import save_chart
 from latebloom.report.compared import comparison_tables, comparisons, switch_table
 from latebloom.report.figures import all_figures
+from latebloom.report.hypotheses import verdicts
 from latebloom.report.page import Section, study_page
 from latebloom.report.panel import Panel, panels
+from latebloom.report.power import power_table
 from latebloom.report.settings import choices_table, differences_table, tried_table
 from latebloom.report.study_tables import accuracy_table, every_length_table, reach_table
 from latebloom.report.tables import as_latex, as_markdown
 from latebloom.report.words import caveats, headline
 from latebloom.results.gather import gather
 from latebloom.results.record import TUNING
+from latebloom.results.selection import with_selections
 
 FIGURE_FORMATS = ("svg", "pdf", "png")
 
 
 def read_sections(paths: Sequence[Path]) -> list[Section]:
     """Read results files and folders of studies and runs, and return a section for each panel."""
-    records = gather(paths)
+    records = with_selections(gather(paths))
     # Tuning runs become a table of their study; without the study they are reported like other runs.
     tuned = {(f"{record.study}{TUNING}", record.task) for record in records}
     found = panels([record for record in records if (record.study, record.task) not in tuned])
@@ -43,10 +46,13 @@ def read_sections(paths: Sequence[Path]) -> list[Section]:
             "differences": differences_table(panel),
             "choices": choices_table(panel, tuning) if tuning else None,
             "tried": tried_table(panel, tuning) if tuning else None,
+            "power": power_table(panel, tuning) if tuning else None,
         }
         tables = {name: table for name, table in tables.items() if table is not None}
         text, figures = (headline(panel), caveats(panel, compared)), all_figures(panel, compared)
-        sections.append(Section(name, panel, *text, figures, tables, every_length_table(panel)))
+        of_study = [other for other in found if other.study == panel.study]
+        hypotheses = verdicts(of_study) if panel is of_study[0] else None
+        sections.append(Section(name, panel, *text, figures, tables, every_length_table(panel), hypotheses))
     return sections
 
 
@@ -57,7 +63,8 @@ def write_report(sections: Sequence[Section], out: Path) -> Path:
         for folder in (out / "figures", out / "tables"):
             folder.mkdir(parents=True, exist_ok=True)
         for section in sections:
-            for name, table in section.tables.items():
+            stated = {} if section.hypotheses is None else {"hypotheses": section.hypotheses.table}
+            for name, table in (stated | section.tables).items():
                 (out / "tables" / f"{section.name}-{name}.md").write_text(as_markdown(table))
                 (out / "tables" / f"{section.name}-{name}.tex").write_text(as_latex(table))
         page.write_text(study_page(sections))

@@ -39,13 +39,14 @@ def reach_table(panel: Panel) -> Table:
     shortest = f" ({panel.lengths[0]})" if panel.lengths else ""
     return Table(
         title=f"Reach and cliff: {panel.title}",
-        head=("arm", "reach", "least", "most", "hold to the end", "seeds with a cliff", "cliff at"),
-        rows=tuple((Cell(arm), *_reach(list(panel.finished[arm].values()))) for arm in panel.arms),
+        head=("arm", "reach", "least", "most", "hold to the end", "seeds with a cliff", "cliff at", "fail at 1x"),
+        rows=tuple((Cell(arm), *_reach(list(panel.finished[arm].values())), _failed(panel, arm)) for arm in panel.arms),
         note=(
             f"Reach: the longest tested length, in training lengths, up to which accuracy is at least {HOLDS_AT:.0%} "
             f"at every tested length; 0x if it is lower at the shortest{shortest}. A seed that holds to the end may "
             f"reach further than was tested. Cliff: at least {HOLDS_AT:.0%} at the training length and less than half "
-            "of that within twice the length; the median over the seeds that have one."
+            "of that within twice the length; the median over the seeds that have one. Fail at 1x: seeds below "
+            f"{HOLDS_AT:.0%} at the training length, which all figures include."
             + ("" if panel.is_single else f" {mean_note(panel)} Share of seeds: exact 95% interval.")
         ),
     )
@@ -66,6 +67,11 @@ def _reach(evaluations: list[Evaluation]) -> tuple[Cell, ...]:
         _share(len(cliffs), len(tested)) if tested else EMPTY,
         Cell(f"{median(cliffs):g}" if cliffs else "none") if tested else EMPTY,
     )
+
+
+def _failed(panel: Panel, arm: str) -> Cell:
+    failed = panel.failed_to_learn(arm)
+    return EMPTY if failed is None else Cell(f"{failed} of {len(panel.by_seed(arm, panel.training_length))}")
 
 
 def _share(part: int, whole: int) -> Cell:

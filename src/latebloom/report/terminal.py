@@ -69,5 +69,8 @@ def show_sections(console: Console, sections: Sequence[Section]) -> None:
     for section, before in zip(sections, [None, *studies], strict=False):
         if section.panel.study != before and len(set(studies)) > 1:
             say(console, f"Study {section.panel.study}")
+        if section.hypotheses is not None:
+            for sentence in section.hypotheses.sentences:
+                say(console, sentence)
         print_table(console, section.tables["accuracy"])
         say(console, f"{section.headline} {section.caveats}\n")

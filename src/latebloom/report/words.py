@@ -112,6 +112,13 @@ def caveats(panel: Panel, compared: Compared) -> str:
         text = f"Means over {' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} seeds."
     if missing := [arm for arm in panel.arms if arm not in panel.shown]:
         text += f" No run of {join_words(missing)} has finished."
+    failed = {arm: count for arm in panel.shown if (count := panel.failed_to_learn(arm))}
+    if failed:
+        counts = [f"{arm} {count} of {len(panel.finished[arm])}" for arm, count in failed.items()]
+        told = join_words(counts) if len(counts) <= MOST_TOLD else f"in {len(counts)} of {len(panel.shown)} arms"
+        text += f" Seeds below {HOLDS_AT:.0%} at the training length, which count in the means: {told}."
+    if panel.controls:
+        text += f" Negative controls, in which no effect is expected: {join_words(panel.controls)}."
     return text + (_significant_effects(compared) if panel.against else _best_two(panel, compared))
 
 

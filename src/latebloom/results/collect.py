@@ -28,6 +28,8 @@ class StudyRun:
     folder: Path
     against: tuple[str, ...] = ()
     """The baselines of its arm."""
+    stated: str = ""
+    """What the study states beforehand, as text."""
 
 
 def collect(run: StudyRun, failure: str | None = None) -> RunRecord:
@@ -43,6 +45,7 @@ def collect(run: StudyRun, failure: str | None = None) -> RunRecord:
         arm=run.arm,
         seed=run.config.seed,
         against=run.against,
+        stated=run.stated,
         training_length=run.config.training.length,
         config=json.dumps(run.config.to_json()),
         config_hash=run.config.hash,

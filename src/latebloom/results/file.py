@@ -32,6 +32,8 @@ OWN = (*KEY, *RUN_NUMBERS, *RUN_TEXTS)
 """The columns that are fields of a record."""
 AGAINST = "against"
 """A column that older results files do not have."""
+STATED = "stated"
+"""A column of files whose study states hypotheses, negative controls or selections."""
 NEVER_NULL = (*KEY, "config", "config_hash", "command")
 
 
@@ -70,7 +72,8 @@ def write_results(path: Path, records: Sequence[RunRecord]) -> None:
     several = dict.fromkeys(name for one in evaluations for count in one.counts for name in count.queries)
     rows = [row for record in records for row in _rows(record)]
     content = BytesIO()
-    frame = pl.DataFrame(rows, schema=schema(answers, several))
+    columns = schema(answers, several) | ({STATED: pl.String} if any(record.stated for record in records) else {})
+    frame = pl.DataFrame(rows, schema=columns)
     frame.write_parquet(content, compression="zstd", metadata={MARK: FORMAT})
     with catch_write_errors(path):
         try:
@@ -131,6 +134,7 @@ def _rows(record: RunRecord) -> Iterable[dict[str, Any]]:
         **{name: getattr(record, name) for name in OWN},
         "curve": [vars(point) for point in record.curve],
         AGAINST: list(record.against),
+        **({STATED: record.stated} if record.stated else {}),
     }
     evaluation = record.evaluation
     if evaluation is None:
@@ -167,6 +171,7 @@ def _records(frame: "polars.DataFrame", path: Path) -> Iterable[RunRecord]:
             evaluation=evaluation,
             curve=() if curve is None else tuple(CurvePoint(**point) for point in curve.to_list()),
             against=tuple(first[AGAINST] or ()),
+            stated=first.get(STATED) or "",
             **{name: first[name] for name in OWN},
         )
 

@@ -50,6 +50,10 @@ class RunRecord:
     curve: tuple[CurvePoint, ...] = ()
     against: tuple[str, ...] = ()
     """The baselines of its arm; if no arm of a study has any, all arms are compared with each other."""
+    is_selected: bool = False
+    """Whether it is a run of another arm that a selection has chosen."""
+    stated: str = ""
+    """What its study states beforehand, as text of `results.stated`; empty if nothing."""
 
     @property
     def key(self) -> tuple[str, str, int, str, int]:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,8 @@ def _describe(name: str, plan: Plan) -> dict[str, Any]:
         "tuning_seeds": list(plan.tuning_seeds),
         **({"second_round": list(plan.second_round), "finalists": plan.finalists} if plan.second_round else {}),
         **({"rounds": [_describe_round(one) for one in plan.rounds]} if plan.rounds else {}),
+        # As it will be read again, with lists for tuples.
+        **({"hypotheses": json.loads(json.dumps([asdict(h) for h in plan.hypotheses]))} if plan.hypotheses else {}),
         "arms": [
             {"task": arm.task, "arm": arm.name, "config": arm.config.hash, "choices": [c.hash for c in arm.choices]}
             | ({"seeds": list(arm.seeds)} if arm.seeds else {})
@@ -111,7 +114,7 @@ def _describe_conflict(before: Any, about: dict[str, Any], plan: Plan, out: Path
         if key in then and then[key] != now[key]:
             settings = "" if arm.choices else _changed_settings(place, arm.config)
             found.append(f"arm {label[key]} has {settings or 'other settings or choices'}")
-    choosing = ("tuning_seeds", "second_round", "finalists", "rounds")
+    choosing = ("tuning_seeds", "second_round", "finalists", "rounds", "hypotheses")
     found += [f"its {name} differ" for name in choosing if before.get(name) != about.get(name)]
     return f"this study with differences, perhaps at another scale: {_abbreviate(found or ['the order of its arms'])}"
 

@@ -145,7 +145,15 @@ def _final_runs(name: str, plan: Plan, out: Path, tuned: Sequence[Tuning], failu
             config = arm.choices[chosen]
             records.append(tuning.describe(chosen, stops_early=any(one.share < 1 for one in plan.tuning)))
         runs += [
-            StudyRun(name, arm.task, arm.name, replace(config, seed=seed), place / f"seed-{seed}", arm.others)
+            StudyRun(
+                name,
+                arm.task,
+                arm.name,
+                replace(config, seed=seed),
+                place / f"seed-{seed}",
+                arm.others,
+                plan.stated(arm),
+            )
             for seed in plan.seeds_of(arm)
         ]
     if records:

@@ -6,7 +6,17 @@ from pathlib import Path
 from latebloom.components import load_entry_points, members_of_module
 from latebloom.errors import ConfigError, unknown
 from latebloom.plugins import explain_at, load_file
-from latebloom.studies import capability, holding, paper, timing  # noqa: F401 (the named studies, which register themselves)
+from latebloom.studies import (  # noqa: F401 (the named studies, which register themselves)
+    capability,
+    coupling,
+    far,
+    holding,
+    paper,
+    recurrences,
+    rivals,
+    sharpness,
+    timing,
+)
 from latebloom.studies.plan import SCALES, Plan, Scale, Study
 
 

@@ -18,9 +18,13 @@ from typing import Literal, get_args
 from latebloom.components import Component, define
 from latebloom.config import RunConfig
 from latebloom.errors import ConfigError, require, unknown
+from latebloom.results.stated import BestOf, Hypothesis, Stated
 
 Scale = Literal["tiny", "paper", "large"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
+
+SPEED = 9_500.0
+"""Steps per second of 64 stacked runs of width 64 with 25 tokens on an H200 (docs/performance.md)."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,12 @@ class Arm:
     with each other."""
     folder: str | None = None
     """The folder of its runs in that of the study; by default TASK/ARM."""
+    control: bool = False
+    """Whether it is a negative control, in which no effect is expected; the report marks it."""
+    cost: float = 1.0
+    """The time of a step in steps of an ordinary arm, for the cost of the study; 2 for a second forward pass."""
+    best_of: BestOf | None = None
+    """A selection among its seeds, which the report shows as an arm of its own."""
 
     @property
     def task(self) -> str:
@@ -92,6 +102,10 @@ class Plan:
     """The number of choices of each arm in the second round, if there is one."""
     rounds: Sequence[Round] = ()
     """Rounds of tuning that may stop runs early, instead of `tuning_seeds`, `second_round` and `finalists`."""
+    hypotheses: Sequence[Hypothesis] = ()
+    """What is expected, with the comparisons that decide it; the report prints them beside what was seen."""
+    speed: float = SPEED
+    """The steps per second, summed over stacked runs, for which the cost in GPU minutes is stated."""
 
     @property
     def tuning(self) -> tuple[Round, ...]:
@@ -137,6 +151,7 @@ class Plan:
             if not self.tuning_seeds:
                 raise ConfigError("second_round: it needs a first round; give tuning_seeds too")
             require(self.finalists >= 1, "finalists", self.finalists, "1 or more")
+        self._check_stated()
 
     def _check_rounds(self) -> None:
         """Raise unless every round does something that the one before did not, and the last goes to the end."""
@@ -191,6 +206,44 @@ class Plan:
                     raise ConfigError(f"{field}: it is compared with {name} already")
                 pairs.add(pair)
 
+    def _check_stated(self) -> None:
+        """Raise unless hypotheses and selections name existing arms and tested lengths."""
+        arms = {(arm.task, arm.name): arm for arm in self.arms}
+        selected = [arm for arm in self.arms if arm.best_of is not None]
+        for arm in selected:
+            assert arm.best_of is not None
+            if arm.best_of.at not in arm.config.training.watch:
+                raise ConfigError(
+                    f"arm {arm.name}: best_of: held-out accuracy is not measured at {arm.best_of.at:g}x; set "
+                    f"training.watch=[{arm.best_of.at:g}]"
+                )
+        arms |= {(arm.task, arm.best_of.name(arm.name)): arm for arm in selected if arm.best_of}
+        for prediction in (one for hypothesis in self.hypotheses for one in hypothesis.predictions):
+            for name in prediction.arms:
+                if (prediction.task, name) not in arms:
+                    choices = [f"{other} on {task}" for task, other in arms]
+                    raise unknown("hypothesis", f"{name} on {prediction.task}", choices)
+                config = arms[prediction.task, name].config
+                if round(prediction.at * config.training.length) not in config.test_lengths:
+                    raise ConfigError(
+                        f"hypothesis: {name} on {prediction.task} is not tested at {prediction.at:g}x; add it to "
+                        "evaluation.multiples"
+                    )
+
+    def stated(self, arm: Arm) -> str:
+        """Return what the results of an arm keep of the plan, as text."""
+        return Stated(tuple(self.hypotheses), arm.control, arm.best_of).to_text()
+
+    @property
+    def gpu_minutes(self) -> float:
+        """The cost of all runs at `speed`, without their tests."""
+        steps = 0.0
+        for arm in self.arms:
+            begun, going_on = self._tuning_steps_of(arm)
+            reported = arm.config.training.steps * len(self.seeds_of(arm))
+            steps += arm.cost * (reported + sum(begun) + going_on)
+        return steps / self.speed / 60
+
     def seeds_of(self, arm: Arm) -> Sequence[int]:
         """Return the seeds of the runs of an arm."""
         return arm.seeds or self.seeds
@@ -236,16 +289,19 @@ class Plan:
 
     def tuning_steps(self, after: int = 0) -> tuple[list[int], int]:
         """Return the steps of each run that begins after so many rounds, and the steps of those that go on then."""
+        found = [self._tuning_steps_of(arm, after) for arm in self.arms]
+        return [steps for begun, _ in found for steps in begun], sum(going_on for _, going_on in found)
+
+    def _tuning_steps_of(self, arm: Arm, after: int = 0) -> tuple[list[int], int]:
+        """Return `tuning_steps` of one arm."""
         begun: list[int] = []
-        going_on = 0
-        for arm in self.arms:
-            before, seeds = 0, 0
-            for number, (one, count) in enumerate(self._rounds_of(arm)):
-                until = one.stop_step(arm.config)
-                if number >= after:
-                    begun += [until] * (count * len(one.seeds))
-                    going_on += count * seeds * (until - before)
-                before, seeds = until, seeds + len(one.seeds)
+        going_on, before, seeds = 0, 0, 0
+        for number, (one, count) in enumerate(self._rounds_of(arm)):
+            until = one.stop_step(arm.config)
+            if number >= after:
+                begun += [until] * (count * len(one.seeds))
+                going_on += count * seeds * (until - before)
+            before, seeds = until, seeds + len(one.seeds)
         return begun, going_on
 
     @property
@@ -260,6 +316,18 @@ class Plan:
     def reported_steps(self) -> list[int]:
         """The steps of each run that is reported."""
         return [arm.config.training.steps for arm in self.arms for _ in self.seeds_of(arm)]
+
+
+def describe_cost(plan: Plan) -> str:
+    """Return the cost of a plan in GPU minutes, with the speed that it assumes; empty if it is below one minute."""
+    minutes = plan.gpu_minutes
+    if minutes < 1:
+        return ""
+    about = f"{minutes:.0f} GPU minutes" if minutes >= 10 else f"{minutes:.1f} GPU minutes"
+    return (
+        f"about {about} for {minutes * 60 * plan.speed:,.0f} steps, at an assumed {plan.speed:,.0f} steps per second "
+        "of all stacked runs, without tests"
+    )
 
 
 @dataclass(frozen=True)

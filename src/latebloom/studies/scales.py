@@ -8,6 +8,7 @@ from latebloom.delay.policy import Delay
 from latebloom.delay.triggers import Trigger, at_step
 from latebloom.engine.settings import Phase, Training
 from latebloom.evaluation.settings import Evaluating
+from latebloom.models.match import count_parameters, nearest_width
 from latebloom.models.settings import Model, hybrid
 from latebloom.studies.plan import Scale
 from latebloom.tasks import Composite, Task
@@ -58,7 +59,15 @@ MANY_ARMS: dict[Scale, Size] = {
     "large": replace(SIZES["large"], steps=20_000, width=128, batch=64, rates=(2e-3, 4e-3), noise=0.2),
 }
 FIRST_TUNING_SEED = 1_000
-"""The first held-out seed; reported seeds begin at 0."""
+"""The first held-out seed."""
+FIRST_FRESH_SEED = 5_000
+"""The first reported seed of later studies; no setting was chosen on these seeds. Those of the first studies begin
+at 0."""
+
+
+def fresh_seeds(count: int) -> range:
+    """Return the first fresh seeds."""
+    return range(FIRST_FRESH_SEED, FIRST_FRESH_SEED + count)
 
 
 def middle_rates(size: Size) -> tuple[float, float]:
@@ -105,6 +114,12 @@ def base_config(size: Size, task: Task, model: Model | None = None) -> RunConfig
 def composite(**settings: Any) -> Composite:
     """Return the composite task with enough keys for sixteen times the training length."""
     return replace(Composite(keys=256), **settings)
+
+
+def as_large_as(model: Model, reference: Model, task: Task, multiple_of: int = 4) -> Model:
+    """Return the model with the width, a multiple of a number, at which it has about as many parameters as another."""
+    wanted = count_parameters(reference, task.vocabulary_size)
+    return nearest_width(model, wanted, task.vocabulary_size, multiple_of)
 
 
 def delayed(config: RunConfig, until: Trigger | None = None, **settings: Any) -> RunConfig:

@@ -13,6 +13,7 @@ from latebloom.tasks.state_based_recall import StateBasedRecall
 from latebloom.tasks.stream import Stream
 from latebloom.tasks.task import Batch, Split, Task
 from latebloom.tasks.word_problem import WordProblem
+from latebloom.tasks.word_recall import WordRecall
 
 __all__ = [
     "MQAR",
@@ -30,4 +31,5 @@ __all__ = [
     "Stream",
     "Task",
     "WordProblem",
+    "WordRecall",
 ]

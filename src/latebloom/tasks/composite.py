@@ -47,6 +47,10 @@ class Composite(KeyedTask):
         return self.modulus
 
     @property
+    def carried_modulus(self) -> int:
+        return self.modulus
+
+    @property
     def chance(self) -> dict[str, float]:
         return {"sum": 1 / self.modulus, "recall": 1 / self.values}
 

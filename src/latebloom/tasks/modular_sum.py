@@ -39,6 +39,10 @@ class ModularSum(Task):
         return self.vocabulary.size
 
     @property
+    def carried_modulus(self) -> int:
+        return self.modulus
+
+    @property
     def chance(self) -> dict[str, float]:
         return {"sum": 1 / self.modulus}
 

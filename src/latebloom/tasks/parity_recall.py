@@ -27,6 +27,10 @@ class ParityRecall(ParityTask):
     coupled: bool = False
     """The answer at a read is the value plus the parity, modulo the number of values, instead of the value."""
 
+    @property
+    def carried_modulus(self) -> int | None:
+        return None if self.coupled else 2
+
     def keys_needed(self, length: int) -> int:
         return self.counts(length)[1]
 

@@ -17,12 +17,15 @@ class Stream:
     training_length: int
     split: Split = "train"
 
-    def length(self, index: int) -> int:
-        """Return the length of batch `index`. It does not depend on the seed, so that seeds can be stacked."""
+    def length(self, index: int, longest: int | None = None) -> int:
+        """Return the length of batch `index`, up to `longest` or the training length.
+
+        It does not depend on the seed, so that seeds can be stacked.
+        """
         shortest = max(2, self.task.shortest)
         key = fold(0x1E46, index)
         assert isinstance(key, int)
-        return shortest + bounded_int(key, self.training_length - shortest + 1)
+        return shortest + bounded_int(key, (longest or self.training_length) - shortest + 1)
 
     def batch(self, index: int, size: int, device: torch.device | str = "cpu") -> Batch:
         return self.task.batch(self.seed, self.split, index, length=self.length(index), size=size, device=device)

@@ -80,6 +80,12 @@ class Task(Component, ABC):
     """How `draw` runs in a stack of models, where the key is a tensor with one key per model."""
 
     @property
+    def carried_modulus(self) -> int | None:
+        """The number m of states if a sequence can continue another: the state answer is then shifted by that of the
+        sequence before it, modulo m, and its token numbers are 0 to m-1. None if that is not possible."""
+        return None
+
+    @property
     @abstractmethod
     def vocabulary_size(self) -> int: ...
 

@@ -43,7 +43,8 @@ class SelfAttention(nn.Module):
     """Causal multi-head attention with exchangeable scores and positions.
 
     With `look_back`, keys are projected from a token and the one before it. With `zero_output`, the output projection
-    starts at zero. With `window`, a token attends to that many tokens up to itself.
+    starts at zero. With `window`, a token attends to that many tokens up to itself. With `gate_bias`, the output is
+    scaled by sigmoid(Wx + b), whose bias b starts at that value.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class SelfAttention(nn.Module):
         zero_output: bool = False,
         window: int | None = None,
         random_window: RandomWindow | None = None,
+        gate_bias: float | None = None,
     ) -> None:
         super().__init__()
         self.heads, self.window, self.random_window = heads, window, random_window
@@ -68,9 +70,18 @@ class SelfAttention(nn.Module):
         if zero_output:
             nn.init.zeros_(self.output.weight)
             nn.init.zeros_(self.output.bias)
+        self.output_gate = None
+        if gate_bias is not None:
+            self.output_gate = Linear(width, width)
+            nn.init.constant_(self.output_gate.bias, gate_bias)
 
     def forward(self, x: Tensor, times: Tensor | None = None, window: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, T, D); `times` (T,) and `window` () are what a trainer has drawn for the batch."""
+        mixed = self._mixed(x, times, window)
+        return mixed if self.output_gate is None else self.output_gate(x).sigmoid() * mixed
+
+    def _mixed(self, x: Tensor, times: Tensor | None, window: Tensor | None) -> Tensor:
+        """Return the projected output without its gate."""
         given = {} if times is None else {"times": times}
         visibility, x = self._visibility(window, x), self.positions.inputs(x, **given)
         joint, extra = self._project(x, visibility)
