@@ -4,9 +4,9 @@ python docs/fill.py            write the values, draw the pictures, make results
 python docs/fill.py --check    fail if a page, a picture or the report does not agree with results/ (a test does this)
 
 A value stands between marks, <!-- = EXPRESSION -->VALUE<!-- / -->; the expression uses the names of docs/values.py,
-docs/performance_tables.py and docs/model_tables.py. A line must not begin with such a mark, because Markdown would take
-the whole line for HTML. Percentages, counts of seeds and differences outside marks are refused, unless they are
-settings.
+docs/performance_tables.py, docs/model_tables.py and docs/component_tables.py. A line must not begin with such a mark,
+because Markdown would take the whole line for HTML. Percentages, counts of seeds and differences outside marks are
+refused, unless they are settings.
 """
 
 import re
@@ -16,6 +16,7 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
+import component_tables
 import model_tables
 import performance_tables
 import values
@@ -27,7 +28,7 @@ from latebloom.report.panel import panels
 from latebloom.report.study import read_sections, study_page
 
 ROOT = Path(__file__).parent.parent
-NAMES = vars(model_tables) | vars(performance_tables) | vars(values)
+NAMES = vars(component_tables) | vars(model_tables) | vars(performance_tables) | vars(values)
 MARK = re.compile(r"<!-- = (.+?) -->(.*?)<!-- / -->", re.DOTALL)
 FIGURE = re.compile(r"\d+(?:\.\d+)?%|\b\d+ of (?:the )?\d+\b|[+−-]\d+(?:\.\d+)? points|\bp (?:of |= ?)?0?\.\d+")
 SETTINGS = ("90%", "95%", "99%")
