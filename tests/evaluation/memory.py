@@ -19,7 +19,7 @@ from latebloom.engine.files import write_json
 from latebloom.layers.attention import Scores
 from latebloom.layers.recurrence import Recurrence
 from latebloom.models.settings import Attention, Model
-from latebloom.tasks import Composite, ModularSum, Task, WordProblem
+from latebloom.tasks import Composite, ModularSum, Task
 from latebloom.tasks.keyed import KeyedTask
 
 RESULTS = Path(__file__).parents[2] / "results" / "memory.json"
@@ -46,8 +46,8 @@ def cases() -> dict[str, tuple[Model, Task, int]]:
     for name in own(Scores):
         found[f"scores/{name}"] = _model(scores=name), composite, ITEMS
     for name in own(Task):
-        kind: Any = Task.members[name]
-        settings = TWO if issubclass(kind, KeyedTask) else {"group": "S5"} if kind is WordProblem else {}
+        kind = Task.members[name]
+        settings: dict[str, Any] = TWO if issubclass(kind, KeyedTask) else {}
         found[f"task/{name}"] = _model(), kind(**settings), ITEMS
     return found
 

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,7 @@ def test_it_costs_what_its_docstring_says():
 @pytest.fixture
 def tables(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(DOCS))
-    import component_tables
-    import values
-
+    component_tables, values = import_module("component_tables"), import_module("values")
     for module in (component_tables, values):
         monkeypatch.setattr(module, "ROOT", tmp_path)
     for read in (values.records, values.evaluations):

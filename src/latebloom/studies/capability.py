@@ -64,7 +64,7 @@ FORMS: dict[str, tuple[dict[str, Any], ...]] = {
     "slstm": ({}, {"forget_bias": (0.0, 3.0)}),
     "m2rnn": ({}, {**ORIGINAL, "step_range": (1e-3, 0.1)}),
     "min_gru": ({}, {"update_bias": -2.0}),
-    "mamba2": ({}, {"rate_range": (0.0, 1.0)}),
+    "mamba2": ({}, {"rate_range": (1.0, 16.0)}),
     "delta_net, beta < 1": (SMALL_BETA,),
     "gated_delta_net, beta < 1": (SMALL_BETA, SMALL_BETA | ORIGINAL),
     "mamba2, both signs": (BOTH_SIGNS, {**BOTH_SIGNS, "step_range": (0.1, 1.0)}),
