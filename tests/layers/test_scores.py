@@ -13,8 +13,10 @@ from latebloom.layers.attention import (
     ASEntmax,
     Entmax,
     Forgetting,
+    Learned,
     LogN,
     NoPositions,
+    Randomised,
     Rotary,
     Scores,
     SelfAttention,
@@ -144,6 +146,16 @@ def test_tiles_without_gradients_and_stacks_compute_the_same(name, window, posit
         assert [tile.queries.stop for tile in parts] == [3, 5, 7, 8, 9]
         torch.testing.assert_close(together(parameters, x), whole)
         torch.testing.assert_close(models[0](x[0], **drawn), whole[0])
+
+
+@pytest.mark.parametrize("positions", [Learned(context=T), Randomised(context=20), Randomised(encoding="rotary")])
+@pytest.mark.parametrize("name", SCORES)
+def test_the_other_positions_have_the_same_outputs_in_tiles_and_as_weights(name, positions, monkeypatch):
+    attention, x = build(SCORES[name], positions), numbers(B, T, D)
+    mixed = (attention.weights(x) @ attention.projected(x)[2]).transpose(1, 2).flatten(2)
+    monkeypatch.setitem(tiles.NUMBERS_AT_ONCE, "cpu", 14 * B * H)
+    with torch.no_grad():
+        torch.testing.assert_close(attention(x), attention.output(mixed))
 
 
 @pytest.mark.parametrize("window", [None, 64])
