@@ -172,7 +172,7 @@ def test_a_long_sequence_without_gradients_never_has_a_large_tile(window):
         assert tile.keys.start == (0 if window is None else max(0, tile.queries.start + 1 - window))
         sizes.append(4 * (tile.queries.stop - tile.queries.start) * (tile.keys.stop - tile.keys.start))
     assert max(sizes) <= tiles.NUMBERS_AT_ONCE["cpu"]
-    assert min(sizes[:-1]) > 0.97 * tiles.NUMBERS_AT_ONCE["cpu"]  # or there would be needlessly many
+    assert min(sizes[:-1]) > 0.9 * tiles.NUMBERS_AT_ONCE["cpu"]  # or there would be needlessly many
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])

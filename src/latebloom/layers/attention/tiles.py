@@ -15,8 +15,8 @@ from torch import Tensor
 
 from latebloom.layers.stacking import stacked_size
 
-NUMBERS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 26}
-"""A tile has about this many scores, over all sequences, heads and stacked models."""
+NUMBERS_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 26}
+"""A tile has about this many scores, over all sequences, heads and stacked models; on a CPU they fit into its cache."""
 
 
 @dataclass(frozen=True)
