@@ -4,9 +4,9 @@ python docs/fill.py            write the values, draw the pictures, make results
 python docs/fill.py --check    fail if a page, a picture or the report does not agree with results/ (a test does this)
 
 A value stands between marks, <!-- = EXPRESSION -->VALUE<!-- / -->; the expression uses the names of docs/values.py,
-docs/performance_tables.py, docs/model_tables.py and docs/api_tables.py. A line must not begin with such a mark,
-because Markdown would take the whole line for HTML. Percentages, counts of seeds and differences outside marks are
-refused, unless they are settings.
+docs/api_tables.py, docs/component_tables.py, docs/model_tables.py and docs/performance_tables.py. A line must not begin
+with such a mark, because Markdown would take the whole line for HTML. Percentages, counts of seeds and differences
+outside marks are refused, unless they are settings.
 """
 
 import re
@@ -17,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import api_tables
+import component_tables
 import model_tables
 import performance_tables
 import values
@@ -28,7 +29,8 @@ from latebloom.report.panel import panels
 from latebloom.report.study import read_sections, study_page
 
 ROOT = Path(__file__).parent.parent
-NAMES = vars(api_tables) | vars(model_tables) | vars(performance_tables) | vars(values)
+MODULES = (api_tables, component_tables, model_tables, performance_tables, values)
+NAMES = {name: value for module in MODULES for name, value in vars(module).items()}
 MARK = re.compile(r"<!-- = (.+?) -->(.*?)<!-- / -->", re.DOTALL)
 FIGURE = re.compile(r"\d+(?:\.\d+)?%|\b\d+ of (?:the )?\d+\b|[+−-]\d+(?:\.\d+)? points|\bp (?:of |= ?)?0?\.\d+")
 SETTINGS = ("90%", "95%", "99%")

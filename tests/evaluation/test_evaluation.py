@@ -145,21 +145,6 @@ def test_bad_lengths_are_refused():
         evaluate(Solver(), Recall(keys=40), [41], training_length=25)
 
 
-def test_length_ten_thousand_takes_less_than_four_gibibytes():
-    script = """
-import resource, torch
-torch.set_num_threads(1)
-from latebloom import Composite, SequenceModel, evaluate, hybrid
-task = Composite(modulus=10, keys=5000)
-model = SequenceModel(hybrid(width=64, look_back=True), task.vocabulary_size)
-result = evaluate(model, task, [10_000], training_length=25, sequences=2)
-assert result.counts[0].sequences == 2
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
-"""
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert float(ran.stdout) < 4.0
-
-
 @pytest.mark.parametrize(
     ("name", "stacking"), [("lstm", "vmap"), ("lstm", "loop"), ("kda", "vmap"), ("mamba2", "loop"), ("mamba3", "vmap")]
 )

@@ -202,6 +202,15 @@ def test_ten_thousand_tokens_in_pieces_of_any_size_are_the_whole(settings):
     torch.testing.assert_close(torch.cat(pieces, dim=1), whole, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("settings", [DeltaNet(), Mamba2(kernel_size=1), KDA(kernel_size=7)])
+def test_the_short_convolution_starts_as_the_identity_plus_uniform_weights(settings):
+    weight = settings.build(64).convolution.weight.detach()
+    bound = settings.kernel_size**-0.5
+    noise = weight - F.pad(torch.ones(1, weight.shape[1]), (0, 0, len(weight) - 1, 0))
+    assert noise.abs().max() <= bound
+    assert noise.std() == pytest.approx(bound / 3**0.5, rel=0.1)
+
+
 @pytest.mark.parametrize("settings", LAYERS, ids=lambda one: one.name)
 def test_noise_reaches_every_channel_of_later_outputs_and_none_of_earlier_ones(settings):
     torch.manual_seed(0)

@@ -13,8 +13,10 @@ from latebloom.layers.attention import (
     ASEntmax,
     Entmax,
     Forgetting,
+    Learned,
     LogN,
     NoPositions,
+    Randomised,
     Rotary,
     Scores,
     SelfAttention,
@@ -138,11 +140,22 @@ def test_tiles_without_gradients_and_stacks_compute_the_same(name, window, posit
     }
     together = vmap(lambda given, x: functional_call(models[0], given, (x,), drawn))
     torch.testing.assert_close(together(parameters, x), whole)
-    monkeypatch.setitem(tiles.NUMBERS_AT_ONCE, "cpu", 2 * B * H * T * 2)  # two rows at a time in the stack
+    monkeypatch.setitem(tiles.NUMBERS_AT_ONCE, "cpu", 2 * B * H * 14)  # 14 scores of a head at a time in the stack
     with torch.no_grad():
-        assert len(list(tiles.tiles(numbers(B, H, T, D // H), Visibility()))) == 3
+        parts = tiles.tiles(numbers(2 * B, H, T, D // H), Visibility())
+        assert [tile.queries.stop for tile in parts] == [3, 5, 7, 8, 9]
         torch.testing.assert_close(together(parameters, x), whole)
         torch.testing.assert_close(models[0](x[0], **drawn), whole[0])
+
+
+@pytest.mark.parametrize("positions", [Learned(context=T), Randomised(context=20), Randomised(encoding="rotary")])
+@pytest.mark.parametrize("name", SCORES)
+def test_the_other_positions_have_the_same_outputs_in_tiles_and_as_weights(name, positions, monkeypatch):
+    attention, x = build(SCORES[name], positions), numbers(B, T, D)
+    mixed = (attention.weights(x) @ attention.projected(x)[2]).transpose(1, 2).flatten(2)
+    monkeypatch.setitem(tiles.NUMBERS_AT_ONCE, "cpu", 14 * B * H)
+    with torch.no_grad():
+        torch.testing.assert_close(attention(x), attention.output(mixed))
 
 
 @pytest.mark.parametrize("window", [None, 64])
@@ -153,10 +166,13 @@ def test_a_long_sequence_without_gradients_never_has_a_large_tile(window):
     rows = [(tile.queries.start, tile.queries.stop) for tile in parts]
     assert [start for start, _ in rows] == [0, *(stop for _, stop in rows[:-1])]
     assert rows[-1][1] == 15_000
+    sizes = []
     for tile in parts:
-        keys = tile.keys.stop - tile.keys.start
-        assert 4 * (tile.queries.stop - tile.queries.start) * keys <= tiles.NUMBERS_AT_ONCE["cpu"]
-        assert keys == (tile.keys.stop if window is None else min(tile.keys.stop, len(tile.seen) + window - 1))
+        assert tile.keys.stop == tile.queries.stop
+        assert tile.keys.start == (0 if window is None else max(0, tile.queries.start + 1 - window))
+        sizes.append(4 * (tile.queries.stop - tile.queries.start) * (tile.keys.stop - tile.keys.start))
+    assert max(sizes) <= tiles.NUMBERS_AT_ONCE["cpu"]
+    assert min(sizes[:-1]) > 0.9 * tiles.NUMBERS_AT_ONCE["cpu"]  # or there would be needlessly many
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])

@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 
 from latebloom.errors import ConfigError
-from latebloom.layers.recurrence import Recurrence
 from latebloom.results.settings import comparable
-from latebloom.studies.capability import PREDICTED
 from latebloom.studies.find import find_study, plan_of
 from latebloom.studies.plan import SCALES, Arm, Plan
 
@@ -47,14 +45,6 @@ def test_the_paper_tunes_every_arm_of_a_task_on_one_grid():
             assert 2 * sizes.pop("lstm") == sizes["dat"]
             assert len(set(sizes.values())) == 1
     assert len(plan_of(find_study("paper"), "paper").seeds) >= 10
-
-
-def test_every_recurrence_is_in_the_study_of_capability_with_as_many_choices_and_a_prediction():
-    plan = plan_of(find_study("capability"), "paper")
-    assert {len(arm.choices) for arm in plan.arms} == {6}
-    assert {arm.name for arm in plan.arms} == PREDICTED.keys()
-    assert {name.partition(",")[0] for name in PREDICTED} == set(Recurrence.members)
-    assert min(plan.seeds) >= 5_000
 
 
 def test_holding_says_of_every_arm_what_it_differs_from_and_in_one_part_alone():

@@ -18,7 +18,11 @@ Range = tuple[float, float]
 
 
 class ShortConvolution(nn.Module):
-    """A causal convolution over time of each channel by itself, followed by a SiLU; with W = 0 the SiLU alone."""
+    """A causal convolution over time of each channel by itself, followed by a SiLU; with W = 0 the SiLU alone.
+
+    It starts as the identity plus the library's first weights. From the latter alone a key depends on all W tokens
+    alike, and state tracking is learned late or not at all; from the identity alone, recall is learned late.
+    """
 
     def __init__(self, channels: int, size: int, bias: bool = False) -> None:
         super().__init__()
@@ -26,6 +30,9 @@ class ShortConvolution(nn.Module):
         bound = max(1, size) ** -0.5
         self.weight = nn.Parameter(torch.empty(size, channels).uniform_(-bound, bound)) if size else None
         self.bias = nn.Parameter(torch.zeros(channels)) if size and bias else None
+        if self.weight is not None:
+            with torch.no_grad():
+                self.weight[-1] += 1.0
 
     def forward(self, x: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return outputs (B, T, C) for x (B, T, C), and the last W - 1 inputs (B, W - 1, C).

@@ -52,7 +52,7 @@ class Repl(KeyedTask):
 
     length 4   tokens    a,b,c= v5 v1 v8  d[ k7 ]= v2  a,b,c= c a b  print( b ) v5  print( d[ k7 ]) v2
                variable                                                       v5
-               entry                                                                           v2
+               entry                                                                             v2
     """
 
     answers: ClassVar = ("variable", "entry")

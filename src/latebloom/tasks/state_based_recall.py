@@ -27,7 +27,7 @@ class StateBasedRecall(KeyedTask):
 
     tokens   k7 v2 k1 v9 ...  a k1 b k7 c k4 d k2 e k9  SWAP a b  SWAP b d  FROM d  ASK d
     outcome                                                                      a      v9
-    aligned                                                    a         d       a      v9
+    aligned                                                    a         a       a      v9
 
     The length has two axes. At length L there are ceil(L/2) cells and floor(L/2) swaps; `grows` lets one of them grow
     with the length while the other stays at `held`, in training or in a later evaluation of the same model.

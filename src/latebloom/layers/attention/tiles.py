@@ -8,14 +8,15 @@ Shapes: B sequences, H heads, T tokens, E features per head, R queries and K key
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import isqrt
 
 import torch
 from torch import Tensor
 
 from latebloom.layers.stacking import stacked_size
 
-NUMBERS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 26}
-"""A tile has about this many scores, over all sequences, heads and stacked models."""
+NUMBERS_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 26}
+"""A tile has about this many scores, over all sequences, heads and stacked models; on a CPU they fit into its cache."""
 
 
 @dataclass(frozen=True)
@@ -67,19 +68,22 @@ def whole(tokens: int, visibility: Visibility, like: Tensor) -> Tile:
 
 
 def tiles(q: Tensor, visibility: Visibility) -> Iterator[Tile]:
-    """Yield the tiles that cover the matrix: one if gradients are needed, and small ones otherwise."""
+    """Yield the tiles that cover the matrix: one if gradients are needed, and small ones otherwise.
+
+    All but the last have about as many scores, so early tiles have more rows. Freed memory then fits the next tile.
+    """
     tokens, features = q.shape[-2:]
-    rows = tokens
-    if not torch.is_grad_enabled():
-        budget = NUMBERS_AT_ONCE.get(q.device.type, NUMBERS_AT_ONCE["cpu"])
-        rows = max(1, budget * features // max(1, stacked_size(q)))
-    if rows >= tokens:
+    matrices = max(1, stacked_size(q) // (tokens * features))
+    budget = NUMBERS_AT_ONCE.get(q.device.type, NUMBERS_AT_ONCE["cpu"]) // matrices
+    if torch.is_grad_enabled() or tokens**2 <= budget:
         yield whole(tokens, visibility, q)
         return
-    for first in range(0, tokens, rows):
-        last = min(tokens, first + rows)
-        start = max(0, first + 1 - visibility.window) if isinstance(visibility.window, int) else 0
-        yield Tile(slice(first, last), slice(start, last), visibility.seen(first, last, q))
+    window = visibility.window if isinstance(visibility.window, int) else tokens
+    last = 0
+    while last < tokens:
+        first, earlier = last, min(last, window - 1)  # the number of keys before the first query
+        last = min(tokens, first + max(1, (isqrt(earlier**2 + 4 * budget) - earlier) // 2))
+        yield Tile(slice(first, last), slice(first - earlier, last), visibility.seen(first, last, q))
 
 
 def scores_of(q: Tensor, k: Tensor, tile: Tile, visibility: Visibility) -> Tensor:

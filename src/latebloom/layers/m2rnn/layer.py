@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from latebloom.fields import Count
 from latebloom.layers.m2rnn.operation import m2rnn
 from latebloom.layers.mlp import Linear
-from latebloom.layers.parts import Range, check_heads, check_range, inverse_softplus
+from latebloom.layers.parts import Range, check_heads, check_range, inverse_softplus, rms_norm
 from latebloom.layers.recurrence import Recurrence, RecurrentLayer
 from latebloom.layers.stacking import Stacking
 
@@ -95,4 +95,4 @@ class M2RNNLayer(RecurrentLayer):
         noise = None if noise is None else noise.unflatten(-1, (self.heads, -1))
         read, state = m2rnn(query, key, values, forget, self.weight, state, noise)
         gated = (read.flatten(2) + self.skip * value) * F.silu(gate)
-        return self.output(F.rms_norm(gated, gated.shape[-1:]) * self.norm_weight), state
+        return self.output(rms_norm(gated, self.norm_weight)), state

@@ -48,9 +48,9 @@ class Mamba2(Recurrence):
     """Tokens that the short convolution of x, B and C sees; 0: no convolution."""
     negative_eigenvalues: bool = False
     """Use 2 a - 1 in place of a, so that a token can flip the sign of the state; parity needs it."""
-    rate_range: Range = (1.0, 16.0)
-    """The range of the first decay rates (A in the literature). The negative form needs a large rate or step to find
-    parity, because 2 a - 1 otherwise starts far from -1."""
+    rate_range: Range = (0.0, 1.0)
+    """The range of the first decay rates (A in the literature, where it is 1 to 16 and a typical head forgets a twelfth
+    of its state a token)."""
     step_range: Range = (0.001, 0.1)
     """The range of the first step sizes dt; a head forgets about rate * dt of its state a token."""
 

@@ -1,0 +1,84 @@
+"""Compute the tables of docs/components.md and docs/results/capability.md from results/; docs/fill.py writes them."""
+
+import json
+from statistics import fmean
+from typing import Any
+
+from performance_tables import read
+from values import ROOT, at, evaluations, made, table
+
+from latebloom.evaluation.result import HOLDS_AT
+from latebloom.studies.capability import MULTIPLES, PREDICTED, TASKS
+
+RECURRENCES: dict[str, Any] = read("bench-recurrences-cpu")
+MEMORY: dict[str, Any] = json.loads((ROOT / "results" / "memory.json").read_text())
+KINDS = {
+    "recurrence": "10,000 items, with attention",
+    "in pieces": "100,000 tokens in pieces, without attention",
+    "scores": "10,000 items",
+    "task": "10,000 items",
+}
+COMPARED_AT = {"recall": 16}
+"""The multiple at which a prediction is compared with the runs, where it is not 4."""
+
+
+def recurrence_speed() -> str:
+    """Return the time of a training step with each recurrence."""
+    rows = []
+    for name, figures in RECURRENCES["recurrences"].items():
+        step = figures["arms"]["one run"]["step_ms"]
+        ratio = figures["ratio_to_lstm"]["one run"]
+        rows.append(f"`{name}`|{step['minimum']:.0f} ({step['median']:.0f})|{ratio:.2f}")
+    return table("recurrence|step, ms: minimum (median)|ratio to the LSTM's", rows)
+
+
+def memory() -> str:
+    """Return the largest peak of each kind of case, and where it occurs."""
+    rows = []
+    for kind, words in KINDS.items():
+        found = {name.partition("/")[2]: row for name, row in MEMORY["rows"].items() if name.startswith(f"{kind}/")}
+        largest = max(found, key=lambda name: found[name]["bytes"])
+        tokens = max(row["tokens"] for row in found.values())
+        label = "recurrence" if kind == "in pieces" else kind
+        size = found[largest]["bytes"] / 2**30
+        rows.append(f"each {label.rstrip('s')}, {words}|{len(found)}|{tokens:,}|{size:.2f} GiB|`{largest}`")
+    return table("what is exchanged|cases|tokens, at most|largest peak|of", rows)
+
+
+# The study `capability`
+
+
+def is_measured() -> bool:
+    return (ROOT / "results" / "capability.parquet").exists()
+
+
+def capability_state() -> str:
+    """Say where the runs were made, or that there are none."""
+    if is_measured():
+        return made("capability")
+    return "the study has not been run at this scale yet, so the table has the predictions alone."
+
+
+def capability() -> str:
+    """Return what theory predicts of each recurrence and task, and what was measured where it was."""
+    rows = ["|".join([name, *(_cell(name, task) for task in TASKS)]) for name in PREDICTED]
+    return table("|".join(["recurrence", *TASKS]), rows)
+
+
+def _cell(name: str, task: str) -> str:
+    predicted = "yes" if task in PREDICTED[name] else "no"
+    if not is_measured():
+        return predicted
+    runs = list(evaluations(f"capability:{task}/{name}").values())
+    means = " / ".join(f"{100 * fmean(at(run, multiple) for run in runs):.0f}" for multiple in MULTIPLES)
+    found = sum(at(run, COMPARED_AT.get(task, 4)) >= HOLDS_AT for run in runs)
+    cell = f"{predicted}: {means} ({found})"
+    return cell if (found > 0) == (predicted == "yes") else f"**{cell}**"
+
+
+def disagreements() -> str:
+    """Name the cells in which the runs disagree with the prediction."""
+    if not is_measured():
+        return "not measured"
+    cells = [f"{name} on {task}" for name in PREDICTED for task in TASKS if _cell(name, task).startswith("**")]
+    return "; ".join(cells) or "none"
