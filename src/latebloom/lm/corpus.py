@@ -65,7 +65,7 @@ class Corpus:
             raise ConfigError(
                 f"data: {folder} is a corpus that is not finished; repeat its `latebloom lm prepare` command"
                 if begun
-                else f"data: {folder} is not a prepared corpus; make one with: latebloom lm prepare {folder} --out CORPUS"
+                else f"data: {folder} is not a corpus; make one with: latebloom lm prepare {folder} --out CORPUS"
             )
         try:
             manifest = json.loads(file.read_text())

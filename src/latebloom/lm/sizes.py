@@ -66,7 +66,7 @@ def defaults_of(model: str) -> dict[str, Any]:
 def read_model_config(model: str, overrides: Sequence[str], vocabulary: int, end_token: int) -> dict[str, Any]:
     """Return the configuration for a named size, a config.json (or its folder), JSON, or a type of Transformers.
 
-    Overrides are FIELD=VALUE, with JSON for values. A vocabulary that the configuration does not fix is that of the corpus.
+    Overrides are FIELD=VALUE, with JSON for values. If the vocabulary is not given, it is that of the corpus.
     """
     quiet_transformers()
     from transformers import CONFIG_MAPPING
@@ -95,7 +95,7 @@ def read_model_config(model: str, overrides: Sequence[str], vocabulary: int, end
             config[name] = value
     if "model_type" not in config:
         raise ConfigError("model: the configuration has no model_type, as Transformers writes it")
-    if model in SIZES or path.suffix != ".json" and not path.is_dir():
+    if model in SIZES or (path.suffix != ".json" and not path.is_dir()):
         config.setdefault("vocab_size", -(-vocabulary // 64) * 64)  # a multiple that GPUs multiply fast
     for name in ("pad_token_id", "bos_token_id"):
         if not isinstance(config.get(name), int) or config[name] >= vocabulary:

@@ -62,7 +62,7 @@ def swaps(random: Random, size: int, asked_every: int = 0) -> Trace:
 
 
 def pointers(random: Random, size: int) -> Trace:
-    """An array, two pointers into it that `size` lines move or swap, and the cell at one that moved: state, then recall."""
+    """An array, two pointers that `size` lines move or swap, and the cell at one that moved: state, then recall."""
     cells = [random.choice(DIGITS) for _ in range(10)]
     at = {"i": random.randrange(10), "j": random.randrange(10)}
     moved = set[str]()
@@ -98,8 +98,8 @@ TITLES = {
 def training_document(seed: int, index: int, fillers: Sequence[str] = ()) -> str:
     """Return a training document of one kind; a pure function of its arguments.
 
-    Traces are short at first in half of the documents, and values are asked for along the way, because models do not
-    learn to track many steps from an answer at the end alone. Fillers are lines of other text between the facts of recall.
+    Many traces are short, and values are asked for along the way, because models do not learn to track many steps from
+    an answer at the end alone. Fillers are lines of other text between the facts of recall.
     """
     random = Random(f"{seed}/{index}")
     kind = random.choice(sorted(KINDS))

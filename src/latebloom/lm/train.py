@@ -1,7 +1,7 @@
-"""Train a language model with Transformers' Trainer, jointly or with delayed attention, in a folder that can be resumed.
+"""Train a language model with Transformers' Trainer, jointly or with delayed attention.
 
-`RUN/settings.json` has the settings, `RUN/checkpoints` Trainer's checkpoints, `RUN/metrics.jsonl` its log, `RUN/model` the
-trained model with its tokenizer, and `RUN/result.json`, which is written last, the outcome.
+A run is a folder and can be resumed: `settings.json` has the settings, `checkpoints` those of Trainer, `metrics.jsonl`
+its log, `model` the trained model with its tokenizer, and `result.json`, which is written last, the outcome.
 """
 
 import json
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 SETTINGS, RESULT, METRICS, CHECKPOINTS, MODEL = "settings.json", "result.json", "metrics.jsonl", "checkpoints", "model"
 HELD_OUT_DOCUMENTS = 16
 """Validation documents on which triggers measure the loss."""
-TIMES = ("train_runtime", "train_samples_per_second", "train_steps_per_second")
-"""Entries of Trainer's log that differ between equal runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,8 +278,8 @@ def _finish(
     model.save_pretrained(folder / MODEL)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(corpus.folder / name, folder / MODEL / name)
-    lines = [{name: value for name, value in entry.items() if name not in TIMES} for entry in history]
-    write_file(folder / METRICS, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
+    steps = [entry for entry in history if "train_runtime" not in entry]  # the summary counts from the last resume
+    write_file(folder / METRICS, "".join(f"{json.dumps(entry, sort_keys=True)}\n" for entry in steps).encode())
     held = None if delay is None or settings.until is None else delay.delay
     processes = trainer.args.world_size
     result = {

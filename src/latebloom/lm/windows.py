@@ -20,8 +20,8 @@ class TrainingWindows(Dataset):
         self.tokens, self.context = tokens, context
         if len(self) == 0:
             raise ConfigError(
-                f"context: {context} tokens are more than the {len(tokens):,} of the training split; give more text or a "
-                "shorter context"
+                f"context: {context} tokens are more than the {len(tokens):,} of the training split; give more text or "
+                "a shorter context"
             )
 
     def __len__(self) -> int:
@@ -72,8 +72,8 @@ def scored_windows(
     found = [*held, *reaching][:count]
     if not found:
         raise ConfigError(
-            f"context: no document of the {split} split has {longest} tokens before its end, in {len(tokens):,} tokens; "
-            "give more text or a shorter context"
+            f"context: no document of the {split} split has {longest} tokens before its end, in {len(tokens):,} "
+            "tokens; give more text or a shorter context"
         )
     return sorted(found, key=lambda one: one.stop)
 
