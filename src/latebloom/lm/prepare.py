@@ -194,7 +194,7 @@ def _shards(documents: Sequence[Document]) -> Iterator[list[Document]]:
 def _write_tokens(out: Path, scan: Scan, settings: Preparing, tokenizer: "Tokenizer", end: str, work: Work) -> dict:
     """Write the token files that are not there, and return the manifest."""
     tokenizer.encode_special_tokens = True  # a text that mentions a special token does not end its document
-    vocabulary, end_token = tokenizer.get_vocab_size(), tokenizer.token_to_id(end)
+    vocabulary, end_token = tokenizer.get_vocab_size(), tokenizer.get_vocab()[end]
     dtype = "uint16" if vocabulary <= 2**16 else "uint32"
     by_split: dict[Split, list[Document]] = {name: [] for name in SPLITS}
     for one in scan.documents:

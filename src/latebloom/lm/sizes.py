@@ -72,6 +72,7 @@ def read_model_config(model: str, overrides: Sequence[str], vocabulary: int, end
     from transformers import CONFIG_MAPPING
 
     path = Path(model)
+    config: dict[str, Any]
     if model in SIZES:
         config = SIZES[model].config()
     elif model.lstrip().startswith("{"):
@@ -135,7 +136,8 @@ def build_model(config: Mapping[str, Any], seed: int, vocabulary: int, context: 
 
 def check_fit(model: "PreTrainedModel", vocabulary: int, context: int) -> None:
     """Raise unless a model has a token for each of the vocabulary, and takes contexts of this length."""
-    size = model.get_input_embeddings().weight.shape[0]
+    embedding: Any = model.get_input_embeddings()
+    size = embedding.weight.shape[0]
     if size < vocabulary:
         raise ConfigError(
             f"tokenizer: it has {vocabulary:,} tokens and the model {size:,}; prepare the corpus with a tokenizer that "

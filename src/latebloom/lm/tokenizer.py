@@ -28,16 +28,16 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> "Tokenizer":
         vocabulary >= 300, "vocabulary", vocabulary, "300 or more: 256 bytes, the end of a document and some merges"
     )
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
-    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=[END],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
-    )  # pyright: ignore[reportCallIssue]
+    )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 

@@ -47,7 +47,8 @@ def dictionary(random: Random, size: int) -> Trace:
 def swaps(random: Random, size: int, asked_every: int = 0) -> Trace:
     """Five variables, `size` swaps of two of them, and the value of one; only a variable that moved is asked for."""
     values = random.sample(DIGITS, len(NAMES))
-    state, moved = dict(zip(NAMES, values, strict=True)), set[str]()
+    state: dict[str, str] = dict(zip(NAMES, values, strict=True))
+    moved = set[str]()
     lines = [f">>> {', '.join(NAMES)} ={','.join(values)}\n"]
     for done in range(1, max(1, size) + 1):
         first, second = random.sample(NAMES, 2)

@@ -118,11 +118,11 @@ def train(settings: Training, folder: Path, *, track: str | None = None, work: W
         if resumed is not None and not hybrid:  # for hybrids the callback restores what Trainer leaves out
             model = type(model).from_pretrained(resumed, dtype=torch.float32)
         trainer, delay = build_trainer(model, settings, corpus, folder, track, work)
-        seconds = time.monotonic()
+        began, used = time.monotonic(), time.process_time()
         trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
-        seconds = time.monotonic() - seconds
+        cost = {"seconds": round(time.monotonic() - began, 1), "cpu_seconds": round(time.process_time() - used, 1)}
         if trainer.is_world_process_zero():
-            return _finish(folder, settings, trainer, delay, corpus, seconds, kernels)
+            return _finish(folder, settings, trainer, delay, corpus, cost, kernels)
     return {}
 
 
@@ -179,7 +179,7 @@ def build_trainer(
 ) -> tuple["Trainer", Any]:
     """Return the Trainer of a run and its callback for the delay, which is None for a model that is no hybrid."""
     from transformers import PrinterCallback, Trainer, TrainingArguments
-    from transformers.integrations import get_reporting_integration_callbacks
+    from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
     from latebloom.integrations.transformers import DelayedAttentionCallback
     from latebloom.lm.callbacks import HeldOutLog, Observer
@@ -266,7 +266,7 @@ def _finish(
     trainer: "Trainer",
     delay: Any,
     corpus: Corpus,
-    seconds: float,
+    cost: dict[str, float],
     kernels: dict[str, Any],
 ) -> dict[str, Any]:
     """Write the model, the log and the outcome."""
@@ -290,7 +290,7 @@ def _finish(
         "final_loss": losses[-1] if losses else None,
         "switch_step": None if held is None else held.switch_step,
         "switch_reason": None if held is None else held.switch_reason,
-        "seconds": round(seconds, 1),
+        **cost,
         "kernels": kernels,
     }
     write_json(folder / RESULT, result)

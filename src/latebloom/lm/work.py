@@ -44,4 +44,6 @@ class Work:
     def advance(self, amount: int = 1, note: str | None = None) -> None:
         """Add to what is done of the stage."""
         if self._stage is not None:
-            self._bars.update(self._stage, advance=amount, **({} if note is None else {"note": note}))
+            self._bars.update(self._stage, advance=amount)
+            if note is not None:
+                self._bars.update(self._stage, note=note)
