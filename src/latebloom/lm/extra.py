@@ -1,8 +1,10 @@
-"""What `latebloom.lm` needs of other packages: that they are installed, and quiet."""
+"""What all of `latebloom.lm` needs: other packages that are installed and quiet, and a folder to write to."""
 
 import os
 from importlib.util import find_spec
+from pathlib import Path
 
+from latebloom.engine.files import TEMPORARY, make_folder
 from latebloom.errors import ConfigError
 
 
@@ -24,3 +26,14 @@ def quiet_transformers() -> None:
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+
+
+def begin_folder(folder: Path, *known: str) -> None:
+    """Create a folder; raise if it holds files other than `known` ones and those of a process that was killed."""
+    try:
+        make_folder(folder)
+        inside = [one.name for one in folder.iterdir()]
+    except OSError as error:
+        raise ConfigError(f"out: {folder} cannot be written ({error.strerror})") from None
+    if any(name not in known and not name.startswith(TEMPORARY) for name in inside):
+        raise ConfigError(f"out: {folder} is a folder with other files; give a new one")

@@ -23,6 +23,7 @@ from latebloom.errors import ConfigError, DiskFullError, catch_write_errors
 from latebloom.fields import Bound, Count, check_fields
 from latebloom.lm.corpus import DOCUMENTS, FORMAT, MANIFEST, SETTINGS, TOKENS, Corpus, hash_file
 from latebloom.lm.documents import SPLITS, Document, Scan, Split, list_files, scan_files, split_documents
+from latebloom.lm.extra import begin_folder
 from latebloom.lm.tokenizer import END, FILE, read_tokenizer, train_tokenizer, write_tokenizer
 from latebloom.lm.traces import training_document
 from latebloom.lm.work import Work
@@ -94,12 +95,7 @@ def _begin(paths: Sequence[Path], out: Path, settings: Preparing) -> None:
     if (out / SETTINGS).exists():
         _check_same(paths, out, settings)
         return
-    if out.exists() and any(out.iterdir()):
-        raise ConfigError(f"out: {out} is a folder with other files; give a new one")
-    try:
-        make_folder(out / TOKENS)
-    except OSError as error:
-        raise ConfigError(f"out: {out} cannot be written ({error.strerror})") from None
+    begin_folder(out)
     write_json(out / SETTINGS, _described(paths, settings))
 
 
@@ -200,6 +196,7 @@ def _write_tokens(out: Path, scan: Scan, settings: Preparing, tokenizer: "Tokeni
     for one in scan.documents:
         by_split[one.split].append(one)
     total = sum(one.size for one in scan.documents)
+    make_folder(out / TOKENS)
     work.begin("writing tokens", int(total * (1 + settings.traces)))
     splits: dict[str, dict] = {}
     files = [DOCUMENTS, FILE, "tokenizer_config.json"]

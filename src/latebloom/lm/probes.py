@@ -77,11 +77,13 @@ class Prober:
         random = Random(f"{self.seed}/{kind}/{context}/{index}")
         if kind in WITH_TEXT:
             trace = KINDS[kind](random, ENTRIES)
-            pieces = [self._encode(line) for line in trace.lines]
+            # Text may end within a line, and each fact begins a new one.
+            pieces, before_query = [self._encode(f"\n{line}") for line in trace.lines], "\n"
         else:
             trace, pieces = self._filling_trace(kind, context, random)
+            before_query = ""
         shared, choices = self._choices(trace)
-        query = [*self._encode(trace.query), *shared]
+        query = [*self._encode(before_query + trace.query), *shared]
         facts = sum(map(len, pieces))
         room = context - len(query) - facts
         if room < 0:
@@ -99,7 +101,7 @@ class Prober:
         while True:
             random.setstate(state)
             trace = KINDS[kind](random, size)
-            pieces = [self._encode(line) for line in trace.lines]
+            pieces = [self._encode(line) for line in (f"\n{trace.lines[0]}", *trace.lines[1:])]
             over = sum(map(len, pieces)) + len(self._encode(trace.query + trace.answer)) - context
             if over <= 0 or size == 1:
                 return trace, pieces

@@ -19,11 +19,11 @@ from latebloom.delay.policy import Hold, check_trigger
 from latebloom.delay.triggers import AtFraction, Trigger
 from latebloom.differences import describe_differences
 from latebloom.engine.environment import describe_environment
-from latebloom.engine.files import make_folder, write_file, write_json
+from latebloom.engine.files import write_file, write_json
 from latebloom.errors import ConfigError, NonFiniteLossError, catch_write_errors
 from latebloom.fields import Count, Positive, at_least, check_fields
 from latebloom.lm.corpus import Corpus
-from latebloom.lm.extra import quiet_transformers
+from latebloom.lm.extra import begin_folder, quiet_transformers
 from latebloom.lm.losses import LastTokens, last_losses
 from latebloom.lm.sizes import build_model
 from latebloom.lm.until import held_out_multiple, read_trigger
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, Trainer
 
 SETTINGS, RESULT, METRICS, CHECKPOINTS, MODEL = "settings.json", "result.json", "metrics.jsonl", "checkpoints", "model"
+ENVIRONMENT = "environment.json"
 HELD_OUT_DOCUMENTS = 16
 """Validation documents on which triggers measure the loss."""
 
@@ -130,17 +131,12 @@ def _begin(folder: Path, settings: Training, corpus: Corpus, kernels: dict[str, 
     if (folder / SETTINGS).exists():
         _check_same(folder, settings)
         return
-    if folder.exists() and any(one.name != SETTINGS for one in folder.iterdir() if not one.name.startswith(".")):
-        raise ConfigError(f"out: {folder} is a folder with other files; give a new one")
-    try:
-        make_folder(folder)
-    except OSError as error:
-        raise ConfigError(f"out: {folder} cannot be written ({error.strerror})") from None
+    begin_folder(folder, ENVIRONMENT)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     import transformers
 
     about = describe_environment(settings.seed, device) | {"transformers": transformers.__version__, "kernels": kernels}
-    write_json(folder / "environment.json", about)
+    write_json(folder / ENVIRONMENT, about)
     write_json(folder / SETTINGS, _described(settings, corpus))
 
 

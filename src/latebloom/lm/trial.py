@@ -21,13 +21,14 @@ import numpy as np
 import torch
 
 from latebloom.differences import describe_differences
-from latebloom.engine.files import make_folder, write_json
+from latebloom.engine.files import write_json
 from latebloom.errors import ConfigError, catch_write_errors
 from latebloom.fields import Count, Positive, at_least, check_fields
 from latebloom.lm.bench import on_device, step_seconds
 from latebloom.lm.compare import Recommendation, recommend
 from latebloom.lm.corpus import MANIFEST, Corpus
 from latebloom.lm.evaluate import Evaluating, evaluate, load_trained
+from latebloom.lm.extra import begin_folder
 from latebloom.lm.prepare import Preparing, prepare
 from latebloom.lm.sizes import build_model, defaults_of, read_model_config
 from latebloom.lm.traces import KINDS
@@ -79,6 +80,7 @@ def run_trial(paths: Sequence[Path], out: Path, settings: Trial, work: Work | No
     If the machine turns out slower than it was when a step was measured, later seeds are left out to keep the time.
     """
     work, began = work or Work(), time.monotonic()
+    begin_folder(out, "corpus", "plan.json", "runs", "trial.json", "index.html")
     corpus = _corpus(paths, out, settings, work)
     on_gpu = torch.cuda.is_available()
     processes = settings.processes or (1 if on_gpu or (os.cpu_count() or 1) < 2 else 2)
@@ -183,8 +185,8 @@ def _plan(corpus: Corpus, out: Path, settings: Trial, workers: _Workers, began: 
         count = sum(one.numel() for one in model.parameters())
         raise ConfigError(
             f"minutes: {settings.minutes:g} minutes are {max(0, steps)} steps for each of {2 * settings.seeds} runs of "
-            f"this model with {count:,} parameters, and {FEWEST_STEPS} are the least; give more minutes, fewer seeds, or a "
-            "smaller model, such as num_hidden_layers=4 hidden_size=128"
+            f"this model with {count:,} parameters, and {FEWEST_STEPS} are the least; give more minutes, fewer seeds, "
+            "or a smaller model, such as num_hidden_layers=4 hidden_size=128"
         )
     forward = seconds / (3 * training.batch * training.context)  # a step is a forward and a backward pass
     windows = EVALUATION_SHARE * each / (forward * sum(contexts))
@@ -202,10 +204,6 @@ def _plan(corpus: Corpus, out: Path, settings: Trial, workers: _Workers, began: 
         "processes": workers.processes,
         "step_seconds": seconds,
     }
-    try:
-        make_folder(out)
-    except OSError as error:
-        raise ConfigError(f"out: {out} cannot be written ({error.strerror})") from None
     write_json(file, plan)
     return plan
 

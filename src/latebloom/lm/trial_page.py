@@ -182,8 +182,8 @@ def trial_page(found: dict[str, Any], title: str, command: Sequence[str]) -> str
     page.text(
         "A delay helps if the loss at 4x and beyond is lower with an interval clear of zero, while the loss at 1x is "
         "worse by less than 0.02 nats. Both arms have the same seeds, data, steps and learning rate, which was not "
-        "tuned for either; a rate that suits one arm better can decide such a comparison. A short training of a small model "
-        "tells of the full one only as far as both behave alike."
+        "tuned for either; a rate that suits one arm better can decide such a comparison. A short training of a "
+        "small model tells of the full one only as far as both behave alike."
     )
     with page.fold("Settings and the command that repeats the trial"):
         page.add('<pre class="command">')
@@ -213,6 +213,6 @@ def _what_was_done(numbers: TrialNumbers) -> str:
         f"A {plan['training']['model']['model_type']} with {run['parameters']:,} parameters, trained with {seeds} "
         f"seed{'s' * (seeds > 1)}{fewer} each way for {run['tokens']:,} tokens in windows of {numbers.base}; attention "
         f"was delayed until {plan['until']}. Corpus: {train['documents']:,} training documents with "
-        f"{train['tokens']:,} tokens (files left out: {left_out}). Tested on {numbers.first['documents']} other documents. The trial took "
-        f"{found['seconds'] / 60:.1f} minutes."
+        f"{train['tokens']:,} tokens (files left out: {left_out}). Tested on "
+        f"{numbers.first['documents']} other documents. The trial took {found['seconds'] / 60:.1f} minutes."
     )
