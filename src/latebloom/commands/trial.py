@@ -22,7 +22,7 @@ def add_arguments(parser: Parser) -> None:
     add_out(parser, "folder of the trial (default: trial); a trial that was interrupted continues")
     add("--minutes", type=number, default=10.0, metavar="M", help="how long it may take (default: 10)")
     add("--seeds", type=integer, default=3, metavar="N", help="runs of each arm (default: 3)")
-    add("--until", default="10%", metavar="10%|STEP|plateau@4x", help="when attention is enabled (default: 10%%)")
+    add("--until", default="10%", metavar="WHEN", help="when attention is enabled, as in `lm train` (default: 10%%)")
     add(
         "--context",
         type=integer,

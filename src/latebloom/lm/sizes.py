@@ -57,6 +57,10 @@ NOT_SAID = {"context": 512, "batch": 32, "learning_rate": 1e-3}
 """Settings of training for a configuration that is not a named size."""
 
 
+LONGEST_REASON = 300
+"""Characters that are repeated of an error of Transformers, which may have several lines."""
+
+
 def defaults_of(model: str) -> dict[str, Any]:
     """Return context, batch size and learning rate for a model."""
     size = SIZES.get(model)
@@ -96,8 +100,7 @@ def read_model_config(model: str, overrides: Sequence[str], vocabulary: int, end
             config[name] = value
     if "model_type" not in config:
         raise ConfigError("model: the configuration has no model_type, as Transformers writes it")
-    if model in SIZES or (path.suffix != ".json" and not path.is_dir()):
-        config.setdefault("vocab_size", -(-vocabulary // 64) * 64)  # a multiple that GPUs multiply fast
+    config.setdefault("vocab_size", -(-vocabulary // 64) * 64)  # a multiple that GPUs multiply fast
     for name in ("pad_token_id", "bos_token_id"):
         if not isinstance(config.get(name), int) or config[name] >= vocabulary:
             config[name] = None
@@ -127,9 +130,8 @@ def build_model(config: Mapping[str, Any], seed: int, vocabulary: int, context: 
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(made, dtype=torch.float32)
     except Exception as error:  # a wrong configuration may raise anything
-        raise ConfigError(
-            f"model: Transformers cannot build a {kind} ({type(error).__name__}: {first_line(error)})"
-        ) from None
+        reason = " ".join(str(error).split())[:LONGEST_REASON]
+        raise ConfigError(f"model: Transformers cannot build a {kind} ({type(error).__name__}: {reason})") from None
     check_fit(model, vocabulary, context)
     return model, kernels
 

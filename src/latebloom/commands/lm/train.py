@@ -21,8 +21,8 @@ def add_arguments(parser: Parser) -> None:
     add_out(parser, "folder of the run (default: runs/lm-NAME-WAY-SEED); a run that was interrupted continues")
     add(
         "--until",
-        metavar="10%|STEP|plateau@4x|loss<3.2@4x",
-        help="delay attention until then (default: joint training)",
+        metavar="WHEN",
+        help="delay attention until 10%%, a step, plateau@4x or loss<3.2@4x (default: joint training)",
     )
     add(
         "--latest",
