@@ -151,8 +151,7 @@ def evaluate(model: Any, corpus: Corpus, settings: Evaluating, work: Work | None
             {
                 "kind": one.kind,
                 "context": one.context,
-                "right": one.right,
-                "total": one.total,
+                "outcomes": list(one.outcomes),
                 "accuracy": one.accuracy,
                 "interval": list(one.interval),
                 "guessing": one.guessing,

@@ -35,22 +35,22 @@ class TooShort(ConfigError):  # noqa: N818 (a length is no error)
 
 @dataclass(frozen=True)
 class ProbeCount:
-    """How many probes of one kind were answered right at one length."""
+    """Which probes of one kind were answered right at one length."""
 
     kind: str
     context: int
-    right: int
-    total: int
+    outcomes: tuple[int, ...]
+    """1 for each probe that was answered right, 0 for the others; every model is asked the same probes."""
     guessing: float
     """The accuracy of guessing."""
 
     @property
     def accuracy(self) -> float:
-        return self.right / self.total
+        return sum(self.outcomes) / len(self.outcomes)
 
     @property
     def interval(self) -> tuple[float, float]:
-        return binomial_interval(self.right, self.total)
+        return binomial_interval(sum(self.outcomes), len(self.outcomes))
 
 
 class Prober:
@@ -62,15 +62,15 @@ class Prober:
     def count(self, model: LastTokens, kind: str, context: int, probes: int) -> ProbeCount:
         """Ask a model the probes of a kind at a length."""
         made = [self.write(kind, context, index) for index in range(probes)]
-        right = 0
+        outcomes: list[int] = []
         size = max(1, TOKENS_AT_ONCE // context)
         for start in range(0, probes, size):
             batch = made[start : start + size]
             logits = model.logits(torch.stack([tokens for tokens, _, _ in batch]), 1)[:, 0].cpu()
             for row, (_, choices, answer) in zip(logits, batch, strict=True):
-                right += int(row[choices].argmax()) == answer
+                outcomes.append(int(row[choices].argmax() == answer))
         guessing = float(np.mean([1 / len(choices) for _, choices, _ in made]))
-        return ProbeCount(kind, context, right, probes, guessing)
+        return ProbeCount(kind, context, tuple(outcomes), guessing)
 
     def write(self, kind: str, context: int, index: int) -> tuple[Tensor, list[int], int]:
         """Return a window up to the answer, the tokens of the possible answers, and which of them is right."""

@@ -5,6 +5,7 @@ its log, `model` the trained model with its tokenizer, and `result.json`, which 
 """
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -128,8 +129,11 @@ def train(settings: Training, folder: Path, *, track: str | None = None, work: W
 
 
 def _begin(folder: Path, settings: Training, corpus: Corpus, kernels: dict[str, Any]) -> None:
+    """Create the folder and write the settings; of several processes the first does."""
     if (folder / SETTINGS).exists():
         _check_same(folder, settings)
+        return
+    if not is_first_process():
         return
     begin_folder(folder, ENVIRONMENT)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -153,6 +157,11 @@ def _check_same(folder: Path, settings: Training) -> None:
         raise ConfigError(f"out: {folder} was trained with other settings ({changed}); give a new folder")
 
 
+def is_first_process() -> bool:
+    """Return whether this is the first of the processes that torchrun or Accelerate has started, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def newest_checkpoint(folder: Path) -> Path | None:
     """Return the newest complete checkpoint, and remove incomplete ones. Trainer writes its state last."""
     complete = []
@@ -161,7 +170,8 @@ def newest_checkpoint(folder: Path) -> Path | None:
             json.loads((one / "trainer_state.json").read_text())
             complete.append(one)
         except (OSError, ValueError):
-            shutil.rmtree(one, ignore_errors=True)
+            if is_first_process():
+                shutil.rmtree(one, ignore_errors=True)
     return max(complete, key=lambda one: int(one.name.rpartition("-")[2]), default=None)
 
 
@@ -230,8 +240,6 @@ def build_trainer(
 
 def _checked_tracker(name: str, folder: Path) -> list[str]:
     """Return the tracker's name for Transformers; raise if it is unknown or not installed."""
-    import os
-
     from latebloom.trackers.tracking import Tracker
 
     Tracker.named(name, "track").check()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from latebloom.evaluation.interval import binomial_interval
 from latebloom.lm.charts import context_chart, context_point
 from latebloom.lm.compare import estimate, over_seeds, paired_losses
 from latebloom.lm.tables import context_heads
@@ -43,10 +44,24 @@ class TrialNumbers:
         rows = (row for one in self.arms[arm].values() for row in one["kinds"])
         return [row["mean"] for row in rows if row["kind"] == kind and row["context"] == context]
 
-    def probe(self, arm: str, kind: str, context: int) -> list[float]:
-        """Return the accuracy of each seed; nothing if the probe was not asked there."""
+    def outcomes(self, arm: str, kind: str, context: int) -> np.ndarray | None:
+        """Return 1 for each right answer, by seed and probe; None if the probe was not asked there."""
         rows = (row for one in self.arms[arm].values() for row in one["probes"])
-        return [row["accuracy"] for row in rows if row["kind"] == kind and row["context"] == context]
+        found = [row["outcomes"] for row in rows if row["kind"] == kind and row["context"] == context]
+        return np.array(found) if found else None
+
+    def accuracy(self, arm: str, kind: str, context: int) -> Estimate | None:
+        """Return the accuracy over all seeds, with an exact interval over the answers."""
+        outcomes = self.outcomes(arm, kind, context)
+        if outcomes is None:
+            return None
+        interval = binomial_interval(int(outcomes.sum()), outcomes.size)
+        return Estimate(float(outcomes.mean()), *interval, len(outcomes))
+
+    def probe_change(self, kind: str, context: int) -> Estimate | None:
+        """Return delayed - joint of the accuracy, over seeds and probes."""
+        delayed, joint = (self.outcomes(arm, kind, context) for arm in ("delayed", "joint"))
+        return None if delayed is None or joint is None else estimate(delayed - joint)
 
     def guessing(self, kind: str) -> float:
         return mean(row["guessing"] for row in self.first["probes"] if row["kind"] == kind)
@@ -81,17 +96,23 @@ def probes_table(numbers: TrialNumbers) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for kind in numbers.probed:
         for arm, name in NAMES.items():
-            values = [numbers.probe(arm, kind, context) for context in numbers.contexts]
-            cells = (_cell(over_seeds(one), ".0%") if one else EMPTY for one in values)
-            rows.append((Cell(f"{kind}, {name}"), *cells))
-        pairs = [(numbers.probe("delayed", kind, c), numbers.probe("joint", kind, c)) for c in numbers.contexts]
-        changes = [list(np.subtract(one, other)) for one, other in pairs]
-        rows.append(
-            (Cell(f"{kind}, difference"), *(_cell(over_seeds(one), "+.0%") if one else EMPTY for one in changes))
-        )
-    return Table(
-        "Probes by context", ("", *context_heads(numbers.first)), tuple(rows), "Mean over seeds, 95% interval."
+            values = (numbers.accuracy(arm, kind, context) for context in numbers.contexts)
+            rows.append((Cell(f"{kind}, {name}"), *(_share(one, "") for one in values)))
+        changes = (numbers.probe_change(kind, context) for context in numbers.contexts)
+        rows.append((Cell(f"{kind}, difference"), *(_share(one, "+") for one in changes)))
+    note = (
+        "Percent of right answers. The interval of an arm is exact, over the answers of all seeds together; that of "
+        "the difference, in points, counts seeds and probes as random."
     )
+    return Table("Probes by context", ("", *context_heads(numbers.first)), tuple(rows), note)
+
+
+def _share(one: Estimate | None, sign: str) -> Cell:
+    if one is None:
+        return EMPTY
+    low, high = one.low, one.high
+    interval = "" if low is None or high is None else f"{100 * low:{sign}.0f}, {100 * high:{sign}.0f}"
+    return Cell(f"{100 * one.mean:{sign}.0f}", interval)
 
 
 def cost_table(found: dict[str, Any]) -> Table:
@@ -131,13 +152,8 @@ def change_chart(numbers: TrialNumbers) -> Spec:
 
 
 def probe_chart(numbers: TrialNumbers, kind: str) -> Spec:
-    points = []
-    for arm, name in NAMES.items():
-        for context in numbers.contexts:
-            if values := numbers.probe(arm, kind, context):
-                one = over_seeds(values)
-                low, high = (None, None) if one.low is None else (max(0.0, one.low), min(1.0, one.high or 1.0))
-                points.append(context_point(name, context, one.mean, low, high))
+    found = [(name, c, numbers.accuracy(arm, kind, c)) for arm, name in NAMES.items() for c in numbers.contexts]
+    points = [_point(name, context, one) for name, context, one in found if one is not None]
     level = numbers.guessing(kind)
     return context_chart(points, numbers.base, TITLES[kind], "right answers", level=level, domain=(0, 1), height=200)
 

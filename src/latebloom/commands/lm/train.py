@@ -68,7 +68,7 @@ def run(options: Namespace) -> None:
 
     from latebloom.lm.corpus import Corpus
     from latebloom.lm.sizes import defaults_of, read_model_config
-    from latebloom.lm.train import Training, train
+    from latebloom.lm.train import Training, is_first_process, train
     from latebloom.lm.work import Work
     from latebloom.report.terminal import say
 
@@ -99,7 +99,7 @@ def run(options: Namespace) -> None:
     way = "joint" if options.until is None else "delayed"
     name = options.model if options.model.replace("_", "").isalnum() else settings.model["model_type"]
     folder = options.out or Path("runs") / f"lm-{name}-{way}-{options.seed}"
-    with Work(visible=int(os.environ.get("RANK", "0")) == 0) as work:
+    with Work(visible=is_first_process()) as work:
         result = train(settings, folder, track=options.track, work=work)
     if not result:  # another process writes
         return
