@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from latebloom.errors import ConfigError
-from latebloom.lm.documents import SPLITS, Scan, line_sketch, list_files, scan_files, similarity, split_documents
+from latebloom.lm.documents import SPLITS, Scan, Split, line_sketch, list_files, scan_files, similarity, split_documents
 
-SHARES = {"validation": 0.1, "test": 0.2}
+SHARES: dict[Split, float] = {"validation": 0.1, "test": 0.2}
 
 
 def scan(folder: Path, largest: int = 10_000) -> Scan:

@@ -1,12 +1,15 @@
 """The commands of language models as a user meets them, from text to a page."""
 
 import json
+import resource
 import shutil
+import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
-from conftest import small_model, small_training, write_texts
+from small_lm import small_model, small_training, write_texts
 
 from latebloom.cli import main
 from latebloom.errors import ConfigError
@@ -155,6 +158,21 @@ def test_a_trial_trains_both_arms_and_writes_a_page(corpus, tmp_path, capsys, mo
     monkeypatch.setattr(trial, "step_seconds", lambda *_: 100.0)
     sentence = complaint(capsys, *words, "--out", str(tmp_path / "slow"))
     assert sentence.startswith("minutes: 0.6 minutes are 0 steps for each of 4 runs of this model with")
+
+
+@pytest.mark.slow
+def test_a_trial_of_tiny_on_the_standard_library_keeps_its_time(tmp_path):
+    folder = sysconfig.get_paths()["stdlib"]
+    words = ["trial", "tiny", "--data", folder, "--include", "*.py", "--out", "trial", "--minutes", "2", "--seeds", "2"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "latebloom", *words], cwd=tmp_path, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert used < 2 * 60 * 2  # two minutes of two cores, however many other processes share them
+    found = json.loads((tmp_path / "trial" / "trial.json").read_text())
+    for run in found["runs"]:
+        assert run["final_loss"] < found["unigram_loss"]
+    assert (tmp_path / "trial" / "index.html").exists()
 
 
 def test_bench_compares_trainer_with_a_bare_loop(corpus, tmp_path, capsys):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import small_model, small_training
 from safetensors.torch import load_file
+from small_lm import small_model, small_training
 
 from latebloom.delay.triggers import AtFraction, AtStep, WhenBeyond, WhenPlateau
 from latebloom.errors import ConfigError
@@ -70,6 +70,9 @@ def test_attention_is_held_back_until_the_switch_and_trained_after_it(corpus, tm
         in json.loads((tmp_path / "run" / "environment.json").read_text())["kernels"]["recurrence"]
     )
     assert train(settings, tmp_path / "run") == result  # a finished run is read
+    (tmp_path / "run" / "result.json").unlink()  # killed before it was written
+    again = train(settings, tmp_path / "run")
+    assert {**again, "seconds": 0, "cpu_seconds": 0} == {**result, "seconds": 0, "cpu_seconds": 0}
     with pytest.raises(ConfigError, match=r"was trained with other settings \(steps: 10 -> 12\); give a new folder"):
         train(small_training(corpus, until="5", save_every=1, steps=12), tmp_path / "run")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import small_model
+from small_lm import small_model
 from torch.nn.functional import cross_entropy
 
 from latebloom.errors import ConfigError

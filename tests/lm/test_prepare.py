@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SMALL, write_texts
+from small_lm import SMALL, write_texts
 
 from latebloom.errors import ConfigError, DiskFullError
 from latebloom.lm import prepare as preparing

@@ -104,6 +104,8 @@ class HeldOutLoss:
 def train(settings: Training, folder: Path, *, track: str | None = None, work: Work | None = None) -> dict[str, Any]:
     """Train a run in a folder, or continue it from its last checkpoint; return the outcome. A finished run is read."""
     quiet_transformers()
+    from transformers import TrainerState
+
     if (folder / RESULT).exists():
         _check_same(folder, settings)
         return json.loads((folder / RESULT).read_text())
@@ -117,11 +119,17 @@ def train(settings: Training, folder: Path, *, track: str | None = None, work: W
     with catch_write_errors(folder):
         _begin(folder, settings, corpus, kernels)
         resumed = newest_checkpoint(folder / CHECKPOINTS)
-        if resumed is not None and not hybrid:  # for hybrids the callback restores what Trainer leaves out
+        over = resumed if resumed is not None and step_of(resumed) >= settings.steps else None
+        if resumed is not None and (
+            over is not None or not hybrid
+        ):  # else the callback restores what Trainer leaves out
             model = type(model).from_pretrained(resumed, dtype=torch.float32)
         trainer, delay = build_trainer(model, settings, corpus, folder, track, work)
         began, used = time.monotonic(), time.process_time()
-        trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
+        if over is not None:  # killed before the outcome was written; Trainer would do one more step
+            trainer.state = TrainerState.load_from_json(str(over / "trainer_state.json"))
+        else:
+            trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
         cost = {"seconds": round(time.monotonic() - began, 1), "cpu_seconds": round(time.process_time() - used, 1)}
         if trainer.is_world_process_zero():
             return _finish(folder, settings, trainer, delay, corpus, cost, kernels)
@@ -172,7 +180,11 @@ def newest_checkpoint(folder: Path) -> Path | None:
         except (OSError, ValueError):
             if is_first_process():
                 shutil.rmtree(one, ignore_errors=True)
-    return max(complete, key=lambda one: int(one.name.rpartition("-")[2]), default=None)
+    return max(complete, key=step_of, default=None)
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
 
 
 def build_trainer(
@@ -284,7 +296,12 @@ def _finish(
         shutil.copyfile(corpus.folder / name, folder / MODEL / name)
     steps = [entry for entry in history if "train_runtime" not in entry]  # the summary counts from the last resume
     write_file(folder / METRICS, "".join(f"{json.dumps(entry, sort_keys=True)}\n" for entry in steps).encode())
-    held = None if delay is None or settings.until is None else delay.delay
+    held: Any = None
+    if settings.until is not None and delay.delay is not None:
+        held = delay.delay.state_dict()
+    elif settings.until is not None:  # training was over, and the checkpoint has the state of the delay
+        saved: Any = trainer.state.stateful_callbacks
+        held = saved[type(delay).__name__]["attributes"]["delay_state"]
     processes = trainer.args.world_size
     result = {
         "steps": trainer.state.global_step,
@@ -292,8 +309,8 @@ def _finish(
         "parameters": sum(one.numel() for one in model.parameters()),
         "processes": processes,
         "final_loss": losses[-1] if losses else None,
-        "switch_step": None if held is None else held.switch_step,
-        "switch_reason": None if held is None else held.switch_reason,
+        "switch_step": None if held is None else held["switch_step"],
+        "switch_reason": None if held is None else held["switch_reason"],
         **cost,
         "kernels": kernels,
     }

@@ -188,6 +188,7 @@ def _plan(corpus: Corpus, out: Path, settings: Trial, workers: _Workers, began: 
             f"this model with {count:,} parameters, and {FEWEST_STEPS} are the least; give more minutes, fewer seeds, "
             "or a smaller model, such as num_hidden_layers=4 hidden_size=128"
         )
+    replace(training, until=settings.until, steps=steps).trigger()
     forward = seconds / (3 * training.batch * training.context)  # a step is a forward and a backward pass
     windows = EVALUATION_SHARE * each / (forward * sum(contexts))
     share = windows / (MOST_DOCUMENTS + len(KINDS) * MOST_PROBES)
