@@ -120,9 +120,8 @@ def train(settings: Training, folder: Path, *, track: str | None = None, work: W
         _begin(folder, settings, corpus, kernels)
         resumed = newest_checkpoint(folder / CHECKPOINTS)
         over = resumed if resumed is not None and step_of(resumed) >= settings.steps else None
-        if resumed is not None and (
-            over is not None or not hybrid
-        ):  # else the callback restores what Trainer leaves out
+        # Trainer leaves out weights of some families; in a hybrid that goes on, the callback restores them.
+        if resumed is not None and (over is not None or not hybrid):
             model = type(model).from_pretrained(resumed, dtype=torch.float32)
         trainer, delay = build_trainer(model, settings, corpus, folder, track, work)
         began, used = time.monotonic(), time.process_time()
