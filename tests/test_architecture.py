@@ -39,6 +39,7 @@ MAY_IMPORT = {
     "integrations": COMMON | {"config", "delay", "engine", "models"},
     "bench": COMMON | {"config", "delay", "evaluation", "layers", "models", "recipes", "studies", "tasks", "engine"},
     "report": COMMON | {"evaluation", "results"},
+    "lm": COMMON | {"bench", "delay", "engine", "evaluation", "integrations", "probes", "report", "trackers"},
     # What a user sees.
     "listing": COMMON | {"recipes", "studies", "trackers"},
     "checks": COMMON

@@ -185,7 +185,7 @@ def test_bad_lengths_are_refused(trained, lengths, sentence):
         (["train", "--seed", "x"], "--seed: 'x' is not possible; it must be a whole number"),
         (["evaluate"], "the following arguments are required: RUN"),
         (["study", "paper", "--scale", "tny"], "--scale: invalid choice: 'tny' (choose from 'tiny', 'paper', 'large')"),
-        (["trian"], f"there is no command 'trian'; did you mean train? commands: {', '.join(COMMANDS)}"),
+        (["trainn"], f"there is no command 'trainn'; did you mean train? commands: {', '.join(COMMANDS)}"),
         ([], f"give a command: {', '.join(COMMANDS)} (see latebloom --help)"),
         (["--hlp"], "latebloom has no --hlp; did you mean --help?"),
     ],
@@ -218,7 +218,8 @@ complete -p latebloom
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        ("latebloom tr", "train"),
+        ("latebloom tra", "train"),
+        ("latebloom lm ev", "evaluate"),
         ("latebloom --v", "--version"),
         ("latebloom train --rec", "--recipe"),
         ("latebloom study --scale ''", "tiny paper large"),

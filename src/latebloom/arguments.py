@@ -58,7 +58,12 @@ def _converter(kind: Callable[[str], Any], wanted: str) -> Callable[[str], Any]:
     return convert
 
 
+def _share(text: str) -> float:
+    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+
+
 integer, number = _converter(int, "a whole number"), _converter(float, "a number")
+share = _converter(_share, "a share, such as 10% or 0.1")
 """Types of options."""
 
 

@@ -12,7 +12,7 @@ from tempfile import NamedTemporaryFile
 
 from latebloom import __version__
 from latebloom.arguments import Parser
-from latebloom.commands import command_names, load_command
+from latebloom.commands import command_names, describe_command, is_group, load_command
 from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, Note, catch_write_errors, first_line
 
 DESCRIPTION = "Delayed attention training: sequence models trained on short sequences that work on long ones."
@@ -20,18 +20,24 @@ EPILOG = """Options of a command: latebloom COMMAND --help. Completion with Tab:
 or zsh in place of bash."""
 
 
-def parse(words: list[str]) -> Callable[[], None]:
-    """Return the command that the words ask for, ready to be called; raise ConfigError for a mistake in the words."""
-    names = command_names()
+def parse(words: list[str], group: str = "") -> Callable[[], None]:
+    """Return the command that the words ask for, ready to be called; raise ConfigError for a mistake in the words.
+
+    With a `group`, the words are those behind its name.
+    """
+    names, kind = command_names(group), f"{group} command".strip()
     if not words or words[0].startswith("-"):
-        parser = _main_parser(names)
+        parser = _group_parser(group, names)
         _, unknown = parser.parse_known_args(words[:1])  # ends the program after --help and --version
         parser.error(parser.describe_unknown(unknown) if unknown else f"give a command: {', '.join(names)}")
     if words[0] not in names:
         near = get_close_matches(words[0], names, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"there is no command {words[0]!r}; {hint}commands: {', '.join(names)}")
-    parser, run = load_command(words[0])
+        raise ConfigError(f"there is no {kind} {words[0]!r}; {hint}commands: {', '.join(names)}")
+    name = f"{group} {words[0]}".strip()
+    if is_group(name):
+        return parse(words[1:], name)
+    parser, run = load_command(name)
     return partial(_run, run, parser.parse(words[1:]))
 
 
@@ -45,13 +51,16 @@ def _run(run: Callable[[Namespace], None], options: Namespace) -> None:
     run(options)
 
 
-def _main_parser(names: list[str]) -> Parser:
-    """Return the parser of `latebloom --help` and `latebloom --version`."""
-    parser = Parser(prog="latebloom", usage="latebloom COMMAND ...", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("--version", action="version", version=f"latebloom {__version__}", help="show the version")
+def _group_parser(group: str, names: list[str]) -> Parser:
+    """Return the parser of `latebloom --help` and `latebloom --version`, or of `latebloom GROUP --help`."""
+    prog = f"latebloom {group}".strip()
+    about = describe_command(group) if group else DESCRIPTION
+    parser = Parser(prog=prog, usage=f"{prog} COMMAND ...", description=about, epilog=None if group else EPILOG)
+    if not group:
+        parser.add_argument("--version", action="version", version=f"latebloom {__version__}", help="show the version")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name in names:
-        commands.add_parser(name, help=(load_command(name)[0].description or "").replace("%", "%%"))
+        commands.add_parser(name, help=describe_command(f"{group} {name}".strip()).replace("%", "%%"))
     return parser
 
 

@@ -69,6 +69,8 @@ def require(condition: bool, field: str, value: object, wanted: str) -> None:
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 _DISK_FAILS = (errno.EIO, errno.EROFS, errno.EFBIG)
 """Errors of a write that may come without the name of the file."""
+_TORCH_WRITES = ("PytorchStreamWriter failed", "] . unexpected pos ")
+"""What torch.save says of any error of a write."""
 
 
 @contextmanager
@@ -81,6 +83,11 @@ def catch_write_errors(place: Path | str) -> Iterator[None]:
         if number in DISK_IS_FULL or "(os error 28)" in str(error):  # safetensors has no errno
             raise DiskFullError(
                 f"the disk is full: {place} could not be written; free some space and run the same command to continue"
+            ) from error
+        if any(words in str(error) for words in _TORCH_WRITES):
+            raise DiskError(
+                f"{place} could not be written completely, most likely because the disk is full; free some space and "
+                "run the same command to continue"
             ) from error
         is_inside = isinstance(file, str) and Path(place).absolute() in Path(file).absolute().parents
         if not isinstance(error, OSError) or not (is_inside or number in _DISK_FAILS):

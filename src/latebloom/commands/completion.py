@@ -4,7 +4,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 
 from latebloom.arguments import Parser
-from latebloom.commands import command_names, load_command
+from latebloom.commands import command_names, is_group, load_command
 
 SCRIPT = """\
 _latebloom() {{
@@ -33,14 +33,20 @@ def run(options: Namespace) -> None:
     print(SCRIPT.format(commands=" ".join(command_names()), cases="\n".join(cases)))
 
 
-def _cases(command: str) -> Iterator[str]:
-    """Yield the cases of a command: the values of its options, its options, and the values of its arguments."""
-    parser, _ = load_command(command)
-    options = [name for action in parser.actions for name in action.option_strings]
-    for action in parser.actions:
+def _cases(name: str) -> Iterator[str]:
+    """Yield the cases of a command: the values of its options, its options, and the values of its arguments.
+
+    The options of a group are those of all its commands.
+    """
+    commands = [f"{name} {inner}" for inner in command_names(name)] if is_group(name) else [name]
+    if is_group(name):
+        yield f'"{name} {name} "*) choices="{" ".join(command_names(name))} --help" ;;'
+    actions = [action for command in commands for action in load_command(command)[0].actions]
+    options = dict.fromkeys(option for action in actions for option in action.option_strings)
+    for action in actions:
         if action.option_strings and action.nargs != 0:
-            yield f'"{command} {action.option_strings[0]} "*) choices="{" ".join(action.choices or ())}" ;;'
-    yield f'"{command} "*" -"*) choices="{" ".join(options)}" ;;'
-    for action in parser.actions:
+            yield f'"{name} {action.option_strings[0]} "*) choices="{" ".join(action.choices or ())}" ;;'
+    yield f'"{name} "*" -"*) choices="{" ".join(options)}" ;;'
+    for action in actions:
         if action.choices and not action.option_strings:
-            yield f'"{command} "*) choices="{" ".join(action.choices)}" ;;'
+            yield f'"{name} "*) choices="{" ".join(action.choices)}" ;;'

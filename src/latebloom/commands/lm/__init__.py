@@ -1,0 +1,1 @@
+"""Language models on text: prepare a corpus, train a hybrid with Transformers, evaluate any model by context."""

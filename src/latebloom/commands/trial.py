@@ -1,0 +1,66 @@
+"""Find out whether delayed attention would help your hybrid on your data, by short trainings within some minutes."""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from latebloom.arguments import Parser, add_out, integer, number
+
+
+def add_arguments(parser: Parser) -> None:
+    add = parser.add_argument
+    add(
+        "model",
+        metavar="CONFIG|tiny",
+        help="a config.json of a Transformers hybrid, a type such as qwen3_next, or a size",
+    )
+    add("overrides", nargs="*", metavar="FIELD=VALUE", help="change a field of its configuration, to make it smaller")
+    parser.option_hint = "fields of the model's configuration are written FIELD=VALUE, such as hidden_size=256"
+    add(
+        "--data", type=Path, action="append", required=True, metavar="FOLDER", help="text or code, or a prepared corpus"
+    )
+    add_out(parser, "folder of the trial (default: trial); a trial that was interrupted continues")
+    add("--minutes", type=number, default=10.0, metavar="M", help="how long it may take (default: 10)")
+    add("--seeds", type=integer, default=3, metavar="N", help="runs of each arm (default: 3)")
+    add("--until", default="10%", metavar="WHEN", help="when attention is enabled, as in `lm train` (default: 10%%)")
+    add(
+        "--context",
+        type=integer,
+        default=0,
+        metavar="N",
+        help="tokens of a training window (default: that of the size)",
+    )
+    add("--batch", type=integer, default=0, metavar="N", help="windows of a batch (default: that of the size)")
+    add("--learning-rate", type=number, default=0.0, metavar="RATE", help="of both arms (default: that of the size)")
+    add("--vocabulary", type=integer, default=0, metavar="N", help="tokens (default: 1024 for tiny, else 4096)")
+    add("--include", action="append", default=[], metavar="PATTERN", help="only file names like this, such as '*.py'")
+    add("--processes", type=integer, default=0, metavar="N", help="runs at once (default: two on a CPU, one on a GPU)")
+
+
+def run(options: Namespace) -> None:
+    from rich.console import Console
+
+    from latebloom.engine.files import write_file
+    from latebloom.errors import catch_write_errors
+    from latebloom.lm.trial import Trial, run_trial
+    from latebloom.lm.trial_page import TrialNumbers, change_table, probes_table, trial_page
+    from latebloom.lm.work import Work
+    from latebloom.report.tables import print_table
+    from latebloom.report.terminal import say
+
+    names = ("model", "minutes", "seeds", "until", "context", "batch", "learning_rate", "vocabulary", "processes")
+    given = {name: getattr(options, name) for name in names}
+    settings = Trial(overrides=tuple(options.overrides), include=tuple(options.include), **given)
+    out = options.out or Path("trial")
+    with Work(visible=True) as work:
+        found = run_trial(options.data, out, settings, work)
+    title = f"Trial of delayed attention: {Path(options.model).name} on {', '.join(path.name for path in options.data)}"
+    with catch_write_errors(out):
+        write_file(out / "index.html", trial_page(found, title, ["latebloom", *sys.argv[1:]]).encode())
+    console, numbers = Console(), TrialNumbers(found)
+    print_table(console, change_table(numbers))
+    if numbers.probed:
+        print_table(console, probes_table(numbers))
+    said = found["recommendation"]
+    say(console, f"{said['sentence']} {said['advice']}")
+    say(console, f"Page: {out / 'index.html'}   Numbers: {out / 'trial.json'}")

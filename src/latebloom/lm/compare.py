@@ -1,0 +1,138 @@
+"""Compare delayed with joint training over seeds and documents, and say what follows.
+
+The criterion stands before the data: a delay helps if the loss on the same tokens at 4 times the training context and
+beyond is lower, with an interval clear of zero, while the loss at 1x is worse by less than 0.02 nats.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, sqrt
+from typing import Any, Literal
+
+import numpy as np
+
+from latebloom.lm.evaluate import WORSE
+from latebloom.report.statistics import LEVEL, Estimate
+
+FAR = 4
+"""The multiple of the training context from which on a delay should help."""
+LEARNED = 0.5
+"""Nats by which a model must be better than the frequencies of tokens for its training to tell anything."""
+MOST_SEEDS = 50
+Verdict = Literal["helps", "trade", "hurts", "no difference", "too little data", "too little training"]
+Arms = Mapping[str, Mapping[int, dict[str, Any]]]
+"""Evaluations by arm and seed."""
+
+
+def paired_losses(arms: Arms, contexts: Sequence[int]) -> np.ndarray:
+    """Return delayed - joint of the loss, averaged over contexts, by seed and document."""
+    seeds = sorted(arms["joint"].keys() & arms["delayed"].keys())
+
+    def losses(arm: str, seed: int) -> np.ndarray:
+        return np.mean([arms[arm][seed]["loss_of_documents"][str(context)] for context in contexts], axis=0)
+
+    return np.stack([losses("delayed", seed) - losses("joint", seed) for seed in seeds])
+
+
+def estimate(differences: np.ndarray) -> Estimate:
+    """Return the mean of differences (seeds, documents) with an interval that counts both as random.
+
+    The variances of the mean over seeds and over documents are added, and the quantile is that of Student's t with one
+    less than the number of seeds as degrees of freedom. One seed has no interval.
+    """
+    from scipy.stats import t
+
+    mean, (seeds, documents) = float(differences.mean()), differences.shape
+    if seeds < 2 or documents < 2:
+        return Estimate(mean, None, None, seeds)
+    variance = differences.mean(axis=1).var(ddof=1) / seeds + differences.mean(axis=0).var(ddof=1) / documents
+    half = float(t.ppf((1 + LEVEL) / 2, seeds - 1)) * sqrt(variance)
+    return Estimate(mean, mean - half, mean + half, seeds)
+
+
+def over_seeds(values: Sequence[float]) -> Estimate:
+    """Return the mean of one value for each seed, with Student's interval."""
+    return estimate(np.repeat(np.array(values, dtype=float)[:, None], 2, axis=1))
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What a trial says."""
+
+    verdict: Verdict
+    sentence: str
+    """The answer."""
+    advice: str
+    near: Estimate
+    """Delayed - joint at 1x, in nats."""
+    far: Estimate
+    """The same at 4x and beyond."""
+
+
+def recommend(arms: Arms, unigram: float) -> Recommendation:
+    """Return the recommendation; `unigram` is the loss of a model that knows only how frequent each token is."""
+    first = next(iter(arms["joint"].values()))
+    base, contexts = first["training_context"], first["contexts"]
+    far_contexts = [one for one in contexts if one >= FAR * base] or contexts[-1:]
+    near = estimate(paired_losses(arms, [base]))
+    far = estimate(paired_losses(arms, far_contexts))
+    joint = float(np.mean([one["loss"][str(base)]["mean"] for one in arms["joint"].values()]))
+    verdict = _verdict(near, far, joint, unigram)
+    span = f"{far_contexts[0] / base:g}x" + (" and beyond" if len(far_contexts) > 1 else "")
+    measured = f"at {span} the loss changes by {_nats(far)}, and at 1x by {_nats(near)}"
+    sentence, advice = {
+        "helps": (
+            f"Delaying attention helps on this data: {measured}.",
+            "Try it at full size, with the same share of the steps, and evaluate at the contexts that you need.",
+        ),
+        "trade": (
+            f"Delaying attention is a trade on this data: {measured}.",
+            "The loss at 1x is the price. A shorter delay may cost less: repeat the trial with half of --until.",
+        ),
+        "hurts": (
+            f"Delaying attention does harm on this data: {measured}.",
+            "Stay with joint training, or repeat the trial with a shorter delay.",
+        ),
+        "no difference": (
+            f"Delaying attention makes no difference on this data: {measured}.",
+            "Stay with joint training: there is nothing to gain that this trial could see.",
+        ),
+        "too little data": (
+            f"There is too little data to tell: {measured}.",
+            _more_seeds(far),
+        ),
+        "too little training": (
+            f"There was too little training to tell: the loss of joint training at 1x is {joint:.2f} nats, and the "
+            f"frequencies of the tokens alone give {unigram:.2f}.",
+            "Give more --minutes, fewer --seeds or a smaller model.",
+        ),
+    }[verdict]
+    return Recommendation(verdict, sentence, advice, near, far)
+
+
+def _verdict(near: Estimate, far: Estimate, joint: float, unigram: float) -> Verdict:
+    if joint > unigram - LEARNED:
+        return "too little training"
+    if far.low is None or far.high is None:
+        return "too little data"
+    if far.high < 0:
+        return "helps" if near.mean < WORSE else "trade"
+    if far.low > 0:
+        return "hurts"
+    return "no difference" if far.low > -WORSE and far.high < WORSE else "too little data"
+
+
+def _more_seeds(far: Estimate) -> str:
+    """Say how many seeds would settle a difference of the size that was seen."""
+    if far.high is None:
+        return "One seed has no interval: repeat the trial with --seeds 3 or more."
+    half = far.high - far.mean
+    wanted = ceil(far.seeds * (half / max(abs(far.mean), 1e-9)) ** 2)
+    if wanted > MOST_SEEDS:
+        return "The difference is small beside the variation between seeds; longer training tells more than more seeds."
+    return f"If the difference is as large as it seems, about {max(wanted, far.seeds + 1)} seeds would settle it."
+
+
+def _nats(one: Estimate) -> str:
+    interval = "" if one.low is None else f" [{one.low:+.3f}, {one.high:+.3f}]"
+    return f"{one.mean:+.3f} nats{interval}"

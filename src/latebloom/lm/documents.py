@@ -1,0 +1,189 @@
+"""The documents of a corpus: text files of folders, without binary files, duplicates and near duplicates.
+
+Two documents are equal if they agree up to white space. They are near duplicates if the estimated share of lines that
+they have in common, of all lines that occur in either (the Jaccard similarity), is at least `SIMILAR`. The estimate
+comes from the smallest hashes of the lines, a bottom-k sketch. Of several alike, the first in the order of paths stays.
+"""
+
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from hashlib import sha256
+from heapq import nsmallest
+from pathlib import Path
+from typing import Literal
+
+from latebloom.errors import ConfigError
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+SIMILAR = 0.8
+"""Documents with at least this share of common lines are near duplicates."""
+SKETCH, PROBED = 64, 16
+"""The line hashes that are kept of a document, and how many of them look for similar documents."""
+COMMON = 100
+"""A line in more documents than this, such as one of a licence, does not look for similar ones."""
+SHORT_LINE, FEW_LINES = 8, 5
+"""Shorter lines are in almost every file, and documents with fewer lines are compared as a whole only."""
+FEW_PACKAGES = 10
+"""With fewer top-level names than this, documents are split by file."""
+HIDDEN = ("__pycache__", "node_modules")
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text file and the split that it belongs to."""
+
+    path: str
+    package: str
+    """The first folder, or the file, below the folder that was given."""
+    size: int
+    """Bytes."""
+    digest: str
+    """SHA-256 of the file, because a file that changes later would change the corpus."""
+    split: Split = "train"
+
+
+@dataclass
+class Scan:
+    """The documents that were found, and how many files were left out, by reason."""
+
+    documents: list[Document]
+    left_out: Counter[str]
+    split_by: str = "file"
+
+
+def list_files(paths: Sequence[Path], include: Sequence[str] = ()) -> list[tuple[Path, str]]:
+    """Return each file below the paths with its top-level name, in the order of their names; hidden ones are left out.
+
+    A link is followed if it is given, and not if it is found in a folder.
+    """
+    found: dict[Path, str] = {}
+    for path in paths:
+        if not path.exists():
+            raise ConfigError(f"data: there is no {path}; give folders or files of text")
+        if path.is_file():
+            found.setdefault(path.resolve(), path.name)
+            continue
+        root = path.resolve()
+        for file in _walk(root):
+            inside = file.relative_to(root)
+            if not include or any(fnmatch(file.name, pattern) for pattern in include):
+                found.setdefault(file, inside.parts[0])
+    return sorted(found.items(), key=lambda item: str(item[0]))
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError as error:
+        raise ConfigError(f"data: {folder} cannot be read ({error.strerror})") from None
+    for one in inside:
+        if one.is_symlink() or one.name.startswith(".") or one.name in HIDDEN:
+            continue
+        if one.is_dir():
+            yield from _walk(one)
+        elif one.is_file():
+            yield one
+
+
+def scan_files(files: Iterable[tuple[Path, str]], largest: int, tell: Callable[[int], None]) -> Scan:
+    """Read every file, and return the documents that stay; `tell` is called with the bytes of each file."""
+    seen: set[bytes] = set()
+    sketches: list[frozenset[int]] = []
+    holders: defaultdict[int, list[int]] = defaultdict(list)
+    scan = Scan([], Counter())
+    for path, package in files:
+        try:
+            size = path.stat().st_size
+            content = b"" if size > largest else path.read_bytes()
+        except OSError:
+            scan.left_out["not readable"] += 1
+            continue
+        tell(size)
+        if reason := _unfit(content, size, largest):
+            scan.left_out[reason] += 1
+            continue
+        whole = sha256(b" ".join(content.split())).digest()
+        if whole in seen:
+            scan.left_out["duplicate"] += 1
+            continue
+        sketch = line_sketch(content)
+        if sketch is not None:
+            rare = [holders[value] for value in nsmallest(PROBED, sketch) if len(holders[value]) < COMMON]
+            if any(similarity(sketch, sketches[other]) >= SIMILAR for other in {i for one in rare for i in one}):
+                scan.left_out["near duplicate"] += 1
+                continue
+            for one in rare:
+                one.append(len(sketches))
+            sketches.append(sketch)
+        seen.add(whole)
+        scan.documents.append(Document(str(path), package, len(content), sha256(content).hexdigest()))
+    return scan
+
+
+def _unfit(content: bytes, size: int, largest: int) -> str:
+    """Return why a file is no document, or an empty string."""
+    if size > largest:
+        return f"larger than {largest / 1e6:g} MB"
+    if not content.strip():
+        return "empty"
+    if b"\0" in content:
+        return "binary"
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return "binary"
+    return ""
+
+
+def line_sketch(content: bytes) -> frozenset[int] | None:
+    """Return the smallest hashes of the lines; None if there are too few to compare."""
+    lines = {zlib.crc32(line) for line in map(bytes.strip, content.splitlines()) if len(line) >= SHORT_LINE}
+    if len(lines) < FEW_LINES:
+        return None
+    mixed = {(value * 0x9E3779B1 + 0x7F4A7C15) & 0xFFFFFFFF for value in lines}  # CRC-32 is linear, so mix its bits
+    return frozenset(nsmallest(SKETCH, mixed))
+
+
+def similarity(first: frozenset[int], second: frozenset[int]) -> float:
+    """Estimate the Jaccard similarity of two sets of lines from their sketches; 0 if it is below `SIMILAR`."""
+    common, either = first & second, first | second
+    if len(common) < SIMILAR * min(SKETCH, len(either)):  # an upper bound of the estimate, and quick
+        return 0.0
+    smallest = nsmallest(SKETCH, either)
+    return sum(value in common for value in smallest) / len(smallest)
+
+
+def split_documents(scan: Scan, shares: dict[Split, float], by: Literal["auto", "package", "file"]) -> Scan:
+    """Assign whole packages, or files, to the splits, in an order that depends on their names alone."""
+    if by == "auto":
+        by = "package" if len({one.package for one in scan.documents}) >= FEW_PACKAGES else "file"
+    sizes: Counter[str] = Counter()
+    for one in scan.documents:
+        sizes[_unit(one, by)] += one.size
+    if len(sizes) < len(SPLITS):
+        raise ConfigError(
+            f"data: {len(sizes)} {by}{'s' * (len(sizes) != 1)} of text cannot be split into training, validation and "
+            f"test; give at least {len(SPLITS)}" + " or --split file" * (by == "package")
+        )
+    total, chosen = sum(sizes.values()), dict.fromkeys(sizes, SPLITS[0])
+    order = sorted(sizes, key=lambda unit: sha256(unit.encode()).digest())
+    for split, share in shares.items():
+        wanted, got = share * total, 0
+        for unit in order:
+            is_free = chosen[unit] == SPLITS[0]
+            if is_free and got < wanted and (got + sizes[unit] <= 1.5 * wanted):
+                chosen[unit] = split
+                got += sizes[unit]
+        if got == 0:  # every unit is larger than the share
+            free = [unit for unit in order if chosen[unit] == SPLITS[0]]
+            chosen[min(free, key=lambda unit: sizes[unit])] = split
+    documents = [replace(one, split=chosen[_unit(one, by)]) for one in scan.documents]
+    return Scan(documents, scan.left_out, by)
+
+
+def _unit(document: Document, by: str) -> str:
+    return document.package if by == "package" else document.path

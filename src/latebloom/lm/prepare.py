@@ -1,0 +1,286 @@
+"""Make a corpus from text files: scan, split, train a tokenizer, and write token files.
+
+Each step writes files that are complete or absent, and is skipped if they are there. So a command that was killed at
+any moment continues where it was, and its result is the same, byte for byte. Memory holds one file, one shard of tokens
+and a sketch of each document at a time.
+"""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import numpy as np
+
+from latebloom.differences import describe_differences
+from latebloom.engine.files import digest, make_folder, write_file, write_json
+from latebloom.errors import ConfigError, DiskFullError, catch_write_errors
+from latebloom.fields import Bound, Count, check_fields
+from latebloom.lm.corpus import DOCUMENTS, FORMAT, MANIFEST, SETTINGS, TOKENS, Corpus, hash_file
+from latebloom.lm.documents import SPLITS, Document, Scan, Split, list_files, scan_files, split_documents
+from latebloom.lm.extra import begin_folder
+from latebloom.lm.tokenizer import END, FILE, read_tokenizer, train_tokenizer, write_tokenizer
+from latebloom.lm.traces import training_document
+from latebloom.lm.work import Work
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Share = Annotated[float, Bound(lambda value: 0 < value < 0.5, "above 0 and below 0.5")]
+SHARD = 8_000_000
+"""Bytes of text in a token file; an interrupted command loses at most one."""
+BATCH = 1_000_000
+"""Bytes of text that are encoded at once."""
+TOKENIZER_TEXT = 50_000_000
+"""Bytes of text that a tokenizer is trained on, drawn from the training documents."""
+TRACES_IN_SHARD = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparing:
+    """How a corpus is made."""
+
+    vocabulary: Count = 4096
+    """Tokens of the tokenizer that is trained."""
+    tokenizer: str | None = None
+    """A tokenizer.json, or a folder with one, instead of a trained one."""
+    split: Literal["auto", "package", "file"] = "auto"
+    """What is never divided between splits: files, or all files below one top-level name; by default the latter if
+    there are at least ten names."""
+    validation: Share = 0.03
+    """The share of the text that triggers are evaluated on."""
+    test: Share = 0.07
+    """The share of the text for evaluation."""
+    include: tuple[str, ...] = ()
+    """Patterns of file names, such as *.py; by default every text file."""
+    largest: Count = 1_000_000
+    """Larger files are left out: they are mostly data."""
+    traces: Annotated[float, Bound(lambda value: 0 <= value <= 0.5, "from 0 to 0.5")] = 0.0
+    """The share of short traces in the training text, see `latebloom.lm.traces`."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def prepare(paths: Sequence[Path], out: Path, settings: Preparing, work: Work | None = None) -> Corpus:
+    """Make a corpus in the folder `out`, or continue one; return it."""
+    work = work or Work()
+    if (out / MANIFEST).exists():
+        _check_same(paths, out, settings)
+        return Corpus.load(out)
+    given = None if settings.tokenizer is None else read_tokenizer(Path(settings.tokenizer))
+    with catch_write_errors(out):
+        _begin(paths, out, settings)
+        scan = _read_scan(out) or _scan(paths, out, settings, work)
+        _check_room(out, sum(one.size for one in scan.documents))
+        if not (out / FILE).exists():
+            if given is None:
+                work.begin("training the tokenizer", None)
+                texts = _sample(scan.documents, settings)
+                write_tokenizer(out, train_tokenizer(texts, settings.vocabulary), END)
+            else:
+                write_tokenizer(out, *given)
+        tokenizer, end = read_tokenizer(out)
+        manifest = _write_tokens(out, scan, settings, tokenizer, end, work)
+        write_json(out / MANIFEST, manifest)
+    return Corpus.load(out)
+
+
+def _begin(paths: Sequence[Path], out: Path, settings: Preparing) -> None:
+    if (out / SETTINGS).exists():
+        _check_same(paths, out, settings)
+        return
+    begin_folder(out)
+    write_json(out / SETTINGS, _described(paths, settings))
+
+
+def _described(paths: Sequence[Path], settings: Preparing) -> dict:
+    return {"paths": [str(path.resolve()) for path in paths], **json.loads(json.dumps(asdict(settings)))}
+
+
+def _check_same(paths: Sequence[Path], out: Path, settings: Preparing) -> None:
+    """Raise unless the corpus in `out` was made, or begun, from the same paths with the same settings."""
+    try:
+        before = json.loads((out / SETTINGS).read_text())
+    except (OSError, ValueError):
+        raise ConfigError(f"out: {out / SETTINGS} cannot be read; give a new folder") from None
+    if changed := describe_differences(before, _described(paths, settings)):
+        raise ConfigError(f"out: {out} was prepared with other settings ({changed}); give a new folder")
+
+
+def _scan(paths: Sequence[Path], out: Path, settings: Preparing, work: Work) -> Scan:
+    """Find and split the documents, and keep them in a file."""
+    files = list_files(paths, settings.include)
+    work.begin("reading", sum(file.stat().st_size for file, _ in files))
+    scan = scan_files(files, settings.largest, work.advance)
+    where = ", ".join(map(str, paths))
+    if not files:
+        raise ConfigError(f"data: there are no files in {where}" + " that match --include" * bool(settings.include))
+    if not scan.documents:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in scan.left_out.items())
+        raise ConfigError(f"data: there is no text in {where}; of {len(files)} files: {reasons}")
+    scan = split_documents(scan, {"validation": settings.validation, "test": settings.test}, settings.split)
+    head = {"left_out": dict(sorted(scan.left_out.items())), "split_by": scan.split_by}
+    lines = [head, *(asdict(one) for one in scan.documents)]
+    write_file(out / DOCUMENTS, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
+    return scan
+
+
+def _read_scan(out: Path) -> Scan | None:
+    if not (out / DOCUMENTS).exists():
+        return None
+    head, *rest = map(json.loads, (out / DOCUMENTS).read_text().splitlines())
+    return Scan([Document(**one) for one in rest], Counter(head["left_out"]), head["split_by"])
+
+
+def _check_room(out: Path, text: int) -> None:
+    """Raise if the disk has less room than tokens of this much text may take, at two bytes of text for one token."""
+    wanted, free = text * 2, shutil.disk_usage(out).free
+    if free < wanted and not (out / MANIFEST).exists():
+        raise DiskFullError(
+            f"out: {text / 1e6:.0f} MB of text may need {wanted / 1e6:.0f} MB for tokens, and {out} has "
+            f"{free / 1e6:.0f} MB; free some space and run the same command to continue"
+        )
+
+
+def _read(document: Document) -> str:
+    """Return the text of a document; raise if the file is not what it was when it was scanned."""
+    try:
+        content = Path(document.path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"data: {document.path} can no longer be read ({error.strerror})") from None
+    if digest(content) != document.digest:
+        raise ConfigError(f"data: {document.path} was changed while the corpus was made; prepare it in a new folder")
+    return content.decode().removeprefix("\ufeff")
+
+
+def _sample(documents: Sequence[Document], settings: Preparing) -> Iterator[str]:
+    """Yield training documents in a fixed random order, up to a bound, with their share of traces."""
+    order = [one for one in documents if one.split == "train"]
+    Random(0).shuffle(order)
+    size = 0
+    for index, one in enumerate(order):
+        text = _read(one)
+        size += one.size
+        yield text
+        if settings.traces and index % 8 == 0:
+            yield "".join(training_document(1, 32 * index + i) for i in range(32))
+        if size > TOKENIZER_TEXT:
+            return
+
+
+def _shards(documents: Sequence[Document]) -> Iterator[list[Document]]:
+    """Divide documents into shards of about `SHARD` bytes."""
+    shard, size = [], 0
+    for one in documents:
+        shard.append(one)
+        size += one.size
+        if size >= SHARD:
+            yield shard
+            shard, size = [], 0
+    if shard:
+        yield shard
+
+
+def _write_tokens(out: Path, scan: Scan, settings: Preparing, tokenizer: "Tokenizer", end: str, work: Work) -> dict:
+    """Write the token files that are not there, and return the manifest."""
+    tokenizer.encode_special_tokens = True  # a text that mentions a special token does not end its document
+    vocabulary, end_token = tokenizer.get_vocab_size(), tokenizer.get_vocab()[end]
+    dtype = "uint16" if vocabulary <= 2**16 else "uint32"
+    by_split: dict[Split, list[Document]] = {name: [] for name in SPLITS}
+    for one in scan.documents:
+        by_split[one.split].append(one)
+    total = sum(one.size for one in scan.documents)
+    make_folder(out / TOKENS)
+    work.begin("writing tokens", int(total * (1 + settings.traces)))
+    splits: dict[str, dict] = {}
+    files = [DOCUMENTS, FILE, "tokenizer_config.json"]
+    for name, documents in by_split.items():
+        written: dict[str, int] = {}
+        for index, shard in enumerate(_shards(documents)):
+            file = f"{TOKENS}/{name}-{index:05}.bin"
+            if not (out / file).exists():
+                write_file(out / file, _encode((_read(one) for one in shard), tokenizer, end_token, dtype, work))
+            else:
+                work.advance(sum(one.size for one in shard))
+            written[file] = (out / file).stat().st_size // np.dtype(dtype).itemsize
+        count = len(documents)
+        if name == "train" and settings.traces:
+            count += _write_traces(out, written, documents, settings, tokenizer, end_token, dtype, work)
+        text = sum(one.size for one in documents)
+        splits[name] = {"documents": count, "bytes": text, "tokens": sum(written.values()), "files": written}
+        files += written
+    left_out = dict(sorted(scan.left_out.items()))
+    return {
+        "format": FORMAT,
+        "vocabulary": vocabulary,
+        "end_token": end_token,
+        "dtype": dtype,
+        "split_by": scan.split_by,
+        "left_out": left_out,
+        "splits": splits,
+        "files": {one: {"bytes": (out / one).stat().st_size, "sha256": hash_file(out / one)} for one in files},
+    }
+
+
+def _write_traces(
+    out: Path,
+    written: dict[str, int],
+    documents: Sequence[Document],
+    settings: Preparing,
+    tokenizer: "Tokenizer",
+    end_token: int,
+    dtype: str,
+    work: Work,
+) -> int:
+    """Write shards of traces until they are their share of the training text; return the number of documents."""
+    text = sum(one.size for one in documents)
+    wanted = text * settings.traces / (1 - settings.traces)
+    fillers = _fillers(documents)
+    done, index, shard = 0, 0, 0
+    while done < wanted:
+        texts: list[str] = []
+        while done < wanted and len(texts) < TRACES_IN_SHARD:
+            texts.append(training_document(0, index, fillers))
+            done += len(texts[-1])
+            index += 1
+        file = f"{TOKENS}/traces-{shard:05}.bin"
+        if not (out / file).exists():
+            write_file(out / file, _encode(iter(texts), tokenizer, end_token, dtype, work))
+        written[file] = (out / file).stat().st_size // np.dtype(dtype).itemsize
+        shard += 1
+    return index
+
+
+def _fillers(documents: Sequence[Document], count: int = 200) -> list[str]:
+    """Return pieces of one to eight lines of training documents, for the text between the facts of a trace."""
+    random, found = Random(2), []
+    for one in random.sample(list(documents), min(count, len(documents))):
+        lines = _read(one).splitlines(keepends=True)
+        start = random.randrange(len(lines))
+        piece = "".join(lines[start : start + random.randint(1, 8)])[:400]
+        found.append(piece if piece.endswith("\n") else f"{piece}\n")
+    return found
+
+
+def _encode(texts: Iterator[str], tokenizer: "Tokenizer", end_token: int, dtype: str, work: Work) -> bytes:
+    """Return the tokens of documents, each with the end token behind it."""
+    pieces: list[np.ndarray] = []
+    size = 0
+
+    def batch_of(text: str) -> int:
+        nonlocal size
+        size += len(text)
+        return size // BATCH
+
+    for _, batch in groupby(texts, key=batch_of):
+        together = list(batch)
+        for encoded in tokenizer.encode_batch_fast(together, add_special_tokens=False):
+            pieces.append(np.array([*encoded.ids, end_token], dtype=dtype))
+        work.advance(sum(len(text.encode()) for text in together))
+    return np.concatenate(pieces).tobytes()

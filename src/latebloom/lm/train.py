@@ -1,0 +1,317 @@
+"""Train a language model with Transformers' Trainer, jointly or with delayed attention.
+
+A run is a folder and can be resumed: `settings.json` has the settings, `checkpoints` those of Trainer, `metrics.jsonl`
+its log, `model` the trained model with its tokenizer, and `result.json`, which is written last, the outcome.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import exp, isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+
+from latebloom.delay.policy import Hold, check_trigger
+from latebloom.delay.triggers import AtFraction, Trigger
+from latebloom.differences import describe_differences
+from latebloom.engine.environment import describe_environment
+from latebloom.engine.files import write_file, write_json
+from latebloom.errors import ConfigError, NonFiniteLossError, catch_write_errors
+from latebloom.fields import Count, Positive, at_least, check_fields
+from latebloom.lm.corpus import Corpus
+from latebloom.lm.extra import begin_folder, quiet_transformers
+from latebloom.lm.losses import LastTokens, last_losses
+from latebloom.lm.sizes import build_model
+from latebloom.lm.until import held_out_multiple, read_trigger
+from latebloom.lm.windows import TrainingWindows, scored_windows, stack, window_batch
+from latebloom.lm.work import Work
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, Trainer
+
+SETTINGS, RESULT, METRICS, CHECKPOINTS, MODEL = "settings.json", "result.json", "metrics.jsonl", "checkpoints", "model"
+ENVIRONMENT = "environment.json"
+HELD_OUT_DOCUMENTS = 16
+"""Validation documents on which triggers measure the loss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """The settings of one training run."""
+
+    model: dict[str, Any]
+    """The configuration of the model, as Transformers writes it."""
+    corpus: str
+    """The folder of the corpus."""
+    context: Annotated[int, at_least(8)]
+    """Tokens of a training window."""
+    batch: Count
+    """Windows of a batch, on each process."""
+    steps: Count
+    """Optimizer steps."""
+    learning_rate: Positive
+    """Its peak: a warm-up over 5% of the steps, then a cosine."""
+    until: str | None = None
+    """The trigger that ends the delay, see `latebloom.lm.until`; None for joint training."""
+    hold: Hold = "bypass"
+    """How attention is held back."""
+    ramp_steps: Annotated[int, at_least(0)] = 0
+    """With hold ramp: the steps in which attention's output rises after the switch."""
+    latest: Annotated[int, at_least(0)] = 0
+    """The last step of a trigger that awaits something; by default half of the steps."""
+    weight_decay: Annotated[float, at_least(0)] = 0.1
+    bf16: bool = False
+    """Mixed precision with bfloat16."""
+    seed: Annotated[int, at_least(0)] = 0
+    log_every: Count = 20
+    save_every: Count = 200
+    """Steps between checkpoints."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def trigger(self) -> Trigger:
+        """Return the trigger; joint training has one without effect."""
+        if self.until is None:
+            return AtFraction(fraction=0.5)
+        trigger = read_trigger(self.until, self.latest or max(1, self.steps // 2), self.log_every)
+        check_trigger(trigger, self.steps)
+        return trigger
+
+
+class HeldOutLoss:
+    """The loss on the same tokens of validation documents, at any multiple of the training context."""
+
+    def __init__(self, model: "PreTrainedModel", corpus: Corpus, context: int) -> None:
+        self.model, self.corpus, self.context = model, corpus, context
+        self.tokens = corpus.split("validation")
+
+    def __call__(self, multiple: float) -> float:
+        length, scored = round(multiple * self.context), min(64, self.context // 2)
+        windows = scored_windows(self.corpus, "validation", length, scored, HELD_OUT_DOCUMENTS)
+        return float(last_losses(LastTokens(self.model), window_batch(self.tokens, windows, length), scored).mean())
+
+    def probability(self, multiple: float) -> float:
+        """Return the geometric mean of the probabilities of the right tokens, which `when_beyond` compares."""
+        return exp(-self(multiple))
+
+
+def train(settings: Training, folder: Path, *, track: str | None = None, work: Work | None = None) -> dict[str, Any]:
+    """Train a run in a folder, or continue it from its last checkpoint; return the outcome. A finished run is read."""
+    quiet_transformers()
+    from transformers import TrainerState
+
+    if (folder / RESULT).exists():
+        _check_same(folder, settings)
+        return json.loads((folder / RESULT).read_text())
+    corpus = Corpus.load(Path(settings.corpus))
+    trigger = settings.trigger()
+    model, kernels = build_model(settings.model, settings.seed, corpus.vocabulary, settings.context)
+    multiple = held_out_multiple(trigger) or getattr(trigger, "multiple", None)
+    if multiple is not None:  # refuse before the work if there is no text for it
+        HeldOutLoss(model, corpus, settings.context)(multiple)
+    hybrid = is_hybrid(model, settings)
+    with catch_write_errors(folder):
+        _begin(folder, settings, corpus, kernels)
+        resumed = newest_checkpoint(folder / CHECKPOINTS)
+        over = resumed if resumed is not None and step_of(resumed) >= settings.steps else None
+        # Trainer leaves out weights of some families; in a hybrid that goes on, the callback restores them.
+        if resumed is not None and (over is not None or not hybrid):
+            model = type(model).from_pretrained(resumed, dtype=torch.float32)
+        trainer, delay = build_trainer(model, settings, corpus, folder, track, work)
+        began, used = time.monotonic(), time.process_time()
+        if over is not None:  # killed before the outcome was written; Trainer would do one more step
+            trainer.state = TrainerState.load_from_json(str(over / "trainer_state.json"))
+        else:
+            trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
+        cost = {"seconds": round(time.monotonic() - began, 1), "cpu_seconds": round(time.process_time() - used, 1)}
+        if trainer.is_world_process_zero():
+            return _finish(folder, settings, trainer, delay, corpus, cost, kernels)
+    return {}
+
+
+def _begin(folder: Path, settings: Training, corpus: Corpus, kernels: dict[str, Any]) -> None:
+    """Create the folder and write the settings; of several processes the first does."""
+    if (folder / SETTINGS).exists():
+        _check_same(folder, settings)
+        return
+    if not is_first_process():
+        return
+    begin_folder(folder, ENVIRONMENT)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    import transformers
+
+    about = describe_environment(settings.seed, device) | {"transformers": transformers.__version__, "kernels": kernels}
+    write_json(folder / ENVIRONMENT, about)
+    write_json(folder / SETTINGS, _described(settings, corpus))
+
+
+def _described(settings: Training, corpus: Corpus) -> dict[str, Any]:
+    return {**json.loads(json.dumps(asdict(settings))), "corpus_hash": corpus.hash}
+
+
+def _check_same(folder: Path, settings: Training) -> None:
+    """Raise unless the run in the folder has these settings."""
+    before = json.loads((folder / SETTINGS).read_text())
+    wanted = _described(settings, Corpus.load(Path(settings.corpus)))
+    before["corpus"] = wanted["corpus"]  # it may have moved; its hash counts
+    if changed := describe_differences(before, wanted):
+        raise ConfigError(f"out: {folder} was trained with other settings ({changed}); give a new folder")
+
+
+def is_first_process() -> bool:
+    """Return whether this is the first of the processes that torchrun or Accelerate has started, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """Return the newest complete checkpoint, and remove incomplete ones. Trainer writes its state last."""
+    complete = []
+    for one in folder.glob("checkpoint-*"):
+        try:
+            json.loads((one / "trainer_state.json").read_text())
+            complete.append(one)
+        except (OSError, ValueError):
+            if is_first_process():
+                shutil.rmtree(one, ignore_errors=True)
+    return max(complete, key=step_of, default=None)
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def build_trainer(
+    model: "PreTrainedModel",
+    settings: Training,
+    corpus: Corpus,
+    folder: Path,
+    track: str | None = None,
+    work: Work | None = None,
+) -> tuple["Trainer", Any]:
+    """Return the Trainer of a run and its callback for the delay, which is None for a model that is no hybrid."""
+    from transformers import PrinterCallback, Trainer, TrainingArguments
+    from transformers.integrations.integration_utils import get_reporting_integration_callbacks
+
+    from latebloom.integrations.transformers import DelayedAttentionCallback
+    from latebloom.lm.callbacks import HeldOutLog, Observer
+
+    trigger, measure = settings.trigger(), HeldOutLoss(model, corpus, settings.context)
+    delay = None
+    if is_hybrid(model, settings):
+        # Joint training has the callback too: it restores weights that Trainer leaves out of a resume.
+        hold, ramp = ("none", 0) if settings.until is None else (settings.hold, settings.ramp_steps)
+        delay = DelayedAttentionCallback(trigger, hold=hold, ramp_steps=ramp, measure=measure.probability)
+    on_gpu = torch.cuda.is_available()
+    args = TrainingArguments(
+        output_dir=str(folder / CHECKPOINTS),
+        max_steps=settings.steps,
+        per_device_train_batch_size=settings.batch,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=max(1, settings.steps // 20),
+        adam_beta2=0.95,
+        weight_decay=settings.weight_decay,
+        bf16=settings.bf16,
+        logging_steps=settings.log_every,
+        logging_first_step=True,
+        save_steps=settings.save_every,
+        save_total_limit=2,
+        report_to="none",
+        run_name=folder.name,
+        disable_tqdm=True,
+        use_cpu=not on_gpu,
+        dataloader_pin_memory=on_gpu,
+        seed=settings.seed,
+    )
+    callbacks: list[Any] = [] if delay is None else [delay]
+    if (multiple := held_out_multiple(trigger)) is not None:
+        callbacks.append(HeldOutLog(measure, multiple, settings.log_every))
+    if track is not None:
+        callbacks += get_reporting_integration_callbacks(_checked_tracker(track, folder))
+    callbacks.append(Observer(work or Work()))
+    trainer = Trainer(
+        model=model,
+        args=args,
+        train_dataset=TrainingWindows(corpus.split("train"), settings.context),
+        data_collator=stack,
+        callbacks=callbacks,
+    )
+    trainer.remove_callback(PrinterCallback)
+    for one in callbacks:
+        if isinstance(one, HeldOutLog):
+            one.log = trainer.log
+    return trainer, delay
+
+
+def _checked_tracker(name: str, folder: Path) -> list[str]:
+    """Return the tracker's name for Transformers; raise if it is unknown or not installed."""
+    from latebloom.trackers.tracking import Tracker
+
+    Tracker.named(name, "track").check()
+    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(folder / "tensorboard"))
+    os.environ.setdefault("WANDB_MODE", "offline")
+    os.environ.setdefault("WANDB_DIR", str(folder))
+    return [name]
+
+
+def is_hybrid(model: "PreTrainedModel", settings: Training) -> bool:
+    """Return whether attention is found beside something else; raise if it is to be delayed and cannot be."""
+    from latebloom.delay.find import find_attention
+
+    found = find_attention(model, leaves_out=settings.until is not None and settings.hold in ("bypass", "ramp"))
+    try:
+        if found is not None:
+            found.check(())
+    except ConfigError:
+        if settings.until is not None:
+            raise
+        return False  # a Transformer or a recurrence alone can be trained jointly
+    return True
+
+
+def _finish(
+    folder: Path,
+    settings: Training,
+    trainer: "Trainer",
+    delay: Any,
+    corpus: Corpus,
+    cost: dict[str, float],
+    kernels: dict[str, Any],
+) -> dict[str, Any]:
+    """Write the model, the log and the outcome."""
+    history: Sequence[dict[str, Any]] = trainer.state.log_history
+    losses = [entry["loss"] for entry in history if "loss" in entry]
+    if not all(map(isfinite, losses)):
+        raise NonFiniteLossError("the loss is not finite; use a smaller --learning-rate")
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    model.save_pretrained(folder / MODEL)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(corpus.folder / name, folder / MODEL / name)
+    steps = [entry for entry in history if "train_runtime" not in entry]  # the summary counts from the last resume
+    write_file(folder / METRICS, "".join(f"{json.dumps(entry, sort_keys=True)}\n" for entry in steps).encode())
+    held: Any = None
+    if settings.until is not None and delay.delay is not None:
+        held = delay.delay.state_dict()
+    elif settings.until is not None:  # training was over, and the checkpoint has the state of the delay
+        saved: Any = trainer.state.stateful_callbacks
+        held = saved[type(delay).__name__]["attributes"]["delay_state"]
+    processes = trainer.args.world_size
+    result = {
+        "steps": trainer.state.global_step,
+        "tokens": trainer.state.global_step * settings.batch * settings.context * processes,
+        "parameters": sum(one.numel() for one in model.parameters()),
+        "processes": processes,
+        "final_loss": losses[-1] if losses else None,
+        "switch_step": None if held is None else held["switch_step"],
+        "switch_reason": None if held is None else held["switch_reason"],
+        **cost,
+        "kernels": kernels,
+    }
+    write_json(folder / RESULT, result)
+    return result

@@ -1,0 +1,292 @@
+"""A trial: short joint and short delayed trainings of one model on one's own data, and what they say.
+
+The folder of a trial has the corpus, `plan.json` (how many steps fit into the minutes), a run for each arm and seed,
+the numbers in `trial.json` and the page `index.html`. An interrupted trial
+continues with the plan that it made.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+
+from latebloom.differences import describe_differences
+from latebloom.engine.files import write_json
+from latebloom.errors import ConfigError, catch_write_errors
+from latebloom.fields import Count, Positive, at_least, check_fields
+from latebloom.lm.bench import on_device, step_seconds
+from latebloom.lm.compare import Recommendation, recommend
+from latebloom.lm.corpus import MANIFEST, Corpus
+from latebloom.lm.evaluate import Evaluating, evaluate, load_trained
+from latebloom.lm.extra import begin_folder
+from latebloom.lm.prepare import Preparing, prepare
+from latebloom.lm.sizes import build_model, defaults_of, read_model_config
+from latebloom.lm.traces import KINDS
+from latebloom.lm.train import Training, is_hybrid, train
+from latebloom.lm.windows import scored_windows
+from latebloom.lm.work import Work
+
+ARMS = ("joint", "delayed")
+TRAINING_SHARE, EVALUATION_SHARE = 0.6, 0.22
+"""Shares of the minutes; the rest is for starting processes, for the page, and for steps that turn out slower."""
+FEWEST_STEPS = 40
+MULTIPLES = (1, 2, 4, 8, 16)
+MOST_DOCUMENTS, MOST_PROBES, FEWEST = 64, 48, 12
+TRACES = 0.15
+"""The share of traces in the training text of a trial; without them no small model answers a probe."""
+UNIGRAM_TOKENS = 2_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """The settings of a trial."""
+
+    model: str = "tiny"
+    """A named size, a configuration, or a type of Transformers."""
+    overrides: tuple[str, ...] = ()
+    """FIELD=VALUE for the model's configuration."""
+    minutes: Positive = 10.0
+    """How long the trial may take."""
+    seeds: Count = 3
+    until: str = "10%"
+    """When attention is enabled in the delayed arm."""
+    context: Annotated[int, at_least(0)] = 0
+    """Tokens of a training window; by default that of the size."""
+    batch: Annotated[int, at_least(0)] = 0
+    learning_rate: Annotated[float, at_least(0)] = 0.0
+    vocabulary: Annotated[int, at_least(0)] = 0
+    """Tokens of the tokenizer; by default 1,024 for tiny and 4,096 otherwise."""
+    include: tuple[str, ...] = ()
+    processes: Annotated[int, at_least(0)] = 0
+    """Runs at once; by default two on a CPU with two cores or more, else one."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def run_trial(paths: Sequence[Path], out: Path, settings: Trial, work: Work | None = None) -> dict[str, Any]:
+    """Run a trial, or continue it, and return its numbers, which `trial.json` has too.
+
+    If the machine turns out slower than it was when a step was measured, later seeds are left out to keep the time.
+    """
+    work, began = work or Work(), time.monotonic()
+    begin_folder(out, "corpus", "plan.json", "runs", "trial.json", "index.html")
+    corpus = _corpus(paths, out, settings, work)
+    on_gpu = torch.cuda.is_available()
+    processes = settings.processes or (1 if on_gpu or (os.cpu_count() or 1) < 2 else 2)
+    with catch_write_errors(out), _workers(processes) as workers:
+        plan = _plan(corpus, out, settings, workers, began, work)
+        work.begin("training and evaluating", 2 * settings.seeds, "0 runs done")
+        done, together, longest = 0, max(1, processes // 2), 0.0
+        while done < settings.seeds:
+            seeds = range(done, min(done + together, settings.seeds))
+            started = time.monotonic()
+            if done and started - began + longest > 60 * settings.minutes and not _is_done(out, seeds):
+                break
+            workers.run(run_one, [(arm, seed, out, plan) for seed in seeds for arm in ARMS])
+            done, longest = seeds.stop, max(longest, time.monotonic() - started)
+            work.advance(2 * len(seeds), note=f"{2 * done} runs done")
+        found = _collect(out, plan, done, corpus, time.monotonic() - began)
+        write_json(out / "trial.json", found)
+    return found
+
+
+class _Workers:
+    """Calls functions in processes of their own, or here if there is one process only."""
+
+    def __init__(self, processes: int) -> None:
+        self.processes = processes
+        self._pool = None
+        if processes > 1:
+            threads = max(1, (os.cpu_count() or 1) // processes)
+            # Ctrl-C ends the processes at once; their runs continue from the last checkpoint.
+            self._pool = ProcessPoolExecutor(
+                processes, get_context("spawn"), initializer=_begin_worker, initargs=(threads,)
+            )
+
+    def run(self, work: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return the results of all calls, several of which run at once."""
+        if self._pool is None:
+            return [work(*one) for one in arguments]
+        return [call.result() for call in [self._pool.submit(work, *one) for one in arguments]]
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _begin_worker(threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    torch.set_num_threads(threads)
+
+
+@contextmanager
+def _workers(processes: int) -> Iterator[_Workers]:
+    workers = _Workers(processes)
+    try:
+        yield workers
+    finally:
+        workers.close()
+
+
+def _is_done(out: Path, seeds: Sequence[int]) -> bool:
+    return all((_run_folder(out, arm, seed) / "evaluation.json").exists() for arm in ARMS for seed in seeds)
+
+
+def _run_folder(out: Path, arm: str, seed: int) -> Path:
+    return out / "runs" / f"{arm}-{seed}"
+
+
+def measure_step(training: Training) -> float:
+    """Return the time of a training step on this machine."""
+    corpus = Corpus.load(Path(training.corpus))
+    model, _ = build_model(training.model, 0, corpus.vocabulary, training.context)
+    return step_seconds(on_device(model), training, corpus)
+
+
+def _corpus(paths: Sequence[Path], out: Path, settings: Trial, work: Work) -> Corpus:
+    """Return the corpus that is given, or make one from text."""
+    if len(paths) == 1 and (paths[0] / MANIFEST).exists():
+        return Corpus.load(paths[0])
+    vocabulary = settings.vocabulary or (1024 if settings.model == "tiny" else 4096)
+    made = Preparing(vocabulary=vocabulary, traces=TRACES, include=settings.include)
+    return prepare(paths, out / "corpus", made, work)
+
+
+def _plan(corpus: Corpus, out: Path, settings: Trial, workers: _Workers, began: float, work: Work) -> dict[str, Any]:
+    """Return the plan that was made before, or measure a step and make one that fits into the minutes."""
+    file, asked = out / "plan.json", json.loads(json.dumps(asdict(settings))) | {"corpus_hash": corpus.hash}
+    if file.exists():
+        plan = json.loads(file.read_text())
+        if changed := describe_differences(plan["asked"], asked):
+            raise ConfigError(f"out: {out} has a trial with other settings ({changed}); give a new folder")
+        return plan
+    work.begin("measuring a step", None)
+    training = _training(corpus, settings)
+    contexts = _testable(corpus, training.context)
+    model, _ = build_model(training.model, 0, corpus.vocabulary, training.context)
+    is_hybrid(model, replace(training, until=settings.until))  # refuses before the work
+    # In all processes at once, because they share the machine when they train.
+    seconds = max(workers.run(measure_step, [(training,)] * workers.processes))
+    left = 60 * settings.minutes - (time.monotonic() - began)
+    each = max(0.0, left) * workers.processes / (2 * settings.seeds)
+    steps = int(TRAINING_SHARE * each / seconds)
+    if steps < FEWEST_STEPS:
+        count = sum(one.numel() for one in model.parameters())
+        raise ConfigError(
+            f"minutes: {settings.minutes:g} minutes are {max(0, steps)} steps for each of {2 * settings.seeds} runs of "
+            f"this model with {count:,} parameters, and {FEWEST_STEPS} are the least; give more minutes, fewer seeds, "
+            "or a smaller model, such as num_hidden_layers=4 hidden_size=128"
+        )
+    replace(training, until=settings.until, steps=steps).trigger()
+    forward = seconds / (3 * training.batch * training.context)  # a step is a forward and a backward pass
+    windows = EVALUATION_SHARE * each / (forward * sum(contexts))
+    share = windows / (MOST_DOCUMENTS + len(KINDS) * MOST_PROBES)
+    plan = {
+        "asked": asked,
+        "corpus": str(corpus.folder.resolve()),
+        "training": asdict(
+            replace(training, steps=steps, save_every=max(10, steps // 4), log_every=max(1, steps // 40))
+        ),
+        "until": settings.until,
+        "multiples": [context // training.context for context in contexts],
+        "documents": int(min(MOST_DOCUMENTS, max(FEWEST, share * MOST_DOCUMENTS))),
+        "probes": int(min(MOST_PROBES, max(FEWEST, share * MOST_PROBES))),
+        "processes": workers.processes,
+        "step_seconds": seconds,
+    }
+    write_json(file, plan)
+    return plan
+
+
+def _training(corpus: Corpus, settings: Trial) -> Training:
+    sizes = defaults_of(settings.model)
+    sizes |= {name: getattr(settings, name) for name in sizes if getattr(settings, name)}
+    config = read_model_config(settings.model, settings.overrides, corpus.vocabulary, corpus.end_token)
+    return Training(model=config, corpus=str(corpus.folder.resolve()), steps=FEWEST_STEPS, **sizes)
+
+
+def _testable(corpus: Corpus, context: int) -> list[int]:
+    """Return the contexts for which the test split has enough text."""
+    contexts = []
+    for multiple in MULTIPLES:
+        try:
+            windows = scored_windows(corpus, "test", multiple * context, min(128, context // 2), FEWEST)
+        except ConfigError:
+            break
+        if len(windows) < FEWEST:
+            break
+        contexts.append(multiple * context)
+    if not contexts:
+        tokens = corpus.manifest["splits"]["test"]["tokens"]
+        raise ConfigError(
+            f"data: the test split has {tokens:,} tokens, and fewer than {FEWEST} documents for a context of "
+            f"{context}; give more text"
+        )
+    return contexts
+
+
+def run_one(arm: str, seed: int, out: Path, plan: dict[str, Any]) -> None:
+    """Train and evaluate one run; a finished one is left as it is."""
+    folder = _run_folder(out, arm, seed)
+    file = folder / "evaluation.json"
+    if file.exists():
+        return
+    training = Training(**plan["training"])
+    train(replace(training, seed=seed, until=plan["until"] if arm == "delayed" else None), folder)
+    model, _, _ = load_trained(folder)
+    settings = Evaluating(
+        context=training.context,
+        multiples=tuple(plan["multiples"]),
+        documents=plan["documents"],
+        probes=plan["probes"],
+    )
+    began, used = time.monotonic(), time.process_time()
+    found = evaluate(on_device(model), Corpus.load(Path(training.corpus)), settings)
+    cost = {"evaluation_seconds": time.monotonic() - began, "evaluation_cpu_seconds": time.process_time() - used}
+    write_json(file, found | cost)
+
+
+def unigram_loss(corpus: Corpus) -> float:
+    """Return the entropy of the frequencies of the training tokens, in nats."""
+    tokens = corpus.split("train")
+    counts = np.bincount(tokens.read(0, min(len(tokens), UNIGRAM_TOKENS)))
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def _collect(out: Path, plan: dict[str, Any], seeds: int, corpus: Corpus, seconds: float) -> dict[str, Any]:
+    """Return the numbers of all runs, and what they say."""
+    arms: dict[str, dict[int, dict[str, Any]]] = {arm: {} for arm in ARMS}
+    runs = []
+    for arm in ARMS:
+        for seed in range(seeds):
+            folder = _run_folder(out, arm, seed)
+            arms[arm][seed] = json.loads((folder / "evaluation.json").read_text())
+            log = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+            curve = {
+                "step": [one["step"] for one in log if "loss" in one],
+                "value": [one["loss"] for one in log if "loss" in one],
+            }
+            runs.append({"arm": arm, "seed": seed, "curve": curve, **json.loads((folder / "result.json").read_text())})
+    unigram = unigram_loss(corpus)
+    said: Recommendation = recommend(arms, unigram)
+    return {
+        "plan": plan,
+        "corpus": {name: corpus.manifest[name] for name in ("splits", "vocabulary", "split_by", "left_out")},
+        "recommendation": asdict(said),
+        "unigram_loss": unigram,
+        "seconds": round(seconds, 1),
+        "runs": runs,
+        "evaluations": {arm: {str(seed): found for seed, found in by_seed.items()} for arm, by_seed in arms.items()},
+    }

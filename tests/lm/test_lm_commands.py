@@ -1,0 +1,184 @@
+"""The commands of language models as a user meets them, from text to a page."""
+
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from small_lm import small_model, small_training, write_texts
+
+from latebloom.cli import main
+from latebloom.errors import ConfigError
+from latebloom.lm.corpus import Corpus
+from latebloom.lm.evaluate import Evaluating, check_tokenizer, evaluate, load_trained
+from latebloom.lm.prepare import Preparing, prepare
+from latebloom.lm.train import train
+
+FIELDS = [f"{name}={json.dumps(value)}" for name, value in small_model().items() if name != "model_type"]
+
+
+@pytest.fixture(scope="module")
+def trained(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    train(small_training(corpus, until="5"), folder)
+    return folder
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        main(list(words))
+    said = capsys.readouterr()
+    assert stop.value.code == 2
+    assert said.err.startswith("latebloom: ") or "\nlatebloom: " in said.err
+    return said.err.strip().splitlines()[-1].removeprefix("latebloom: ")
+
+
+def test_prepare_says_what_was_made_and_left_out(tmp_path, capsys):
+    folder = write_texts(tmp_path / "texts")
+    (folder / "picture.png").write_bytes(b"\x89PNG\0")
+    main(["lm", "prepare", str(folder), "--out", str(tmp_path / "corpus"), "--vocabulary", "320", "--test", "20%"])
+    said = capsys.readouterr().out
+    assert "Files left out: 1 binary. A package is never divided between splits." in said
+    for split in ("train", "validation", "test"):
+        assert split in said
+    assert Corpus.load(tmp_path / "corpus", verify=True).hash in said
+
+
+def test_evaluate_measures_a_run_and_any_other_model(trained, corpus, tmp_path, capsys):
+    words = ["--multiples", "1,4", "--documents", "6", "--probes", "4"]
+    main(["lm", "evaluate", str(trained), *words])
+    said = capsys.readouterr().out
+    for word in (
+        "Loss in nats by tokens of context",
+        "128 (4x)",
+        "Reach: ",
+        "With attention disabled, a token",
+        "name (",
+    ):
+        assert word in said
+    found = json.loads((trained / "evaluation.json").read_text())
+    assert found["contexts"] == [32, 128]
+    assert found["documents"] == 6
+    for context in ("32", "128"):
+        one, values = found["loss"][context], found["loss_of_documents"][context]
+        assert one["mean"] == pytest.approx(sum(values) / len(values))
+        assert one["low"] <= one["mean"] <= one["high"]
+    assert sum(row["tokens"] for row in found["kinds"] if row["context"] == 32) == 6 * 16
+    other = tmp_path / "other"
+    shutil.copytree(trained / "model", other)
+    sentence = complaint(capsys, "lm", "evaluate", str(other))
+    assert sentence == f"evaluate: {other} was not trained here; give --data and --context"
+    main(["lm", "evaluate", str(other), "--data", str(corpus.folder), "--context", "32", "--json", "-", *words])
+    again = json.loads(capsys.readouterr().out)
+    assert {**again, "horizon": 0} == {**found, "horizon": 0}
+
+
+def test_probes_too_long_for_a_context_are_left_out(trained, corpus):
+    model, _, _ = load_trained(trained)
+    found = evaluate(model, corpus, Evaluating(context=32, multiples=(1, 8), documents=2, probes=2))
+    asked = {(one["kind"], one["context"]) for one in found["probes"]}
+    assert ("dictionary", 32) not in asked
+    assert ("dictionary", 256) in asked
+
+
+def test_a_corpus_with_another_tokenizer_is_refused(trained, corpus, tmp_path):
+    other = prepare([write_texts(tmp_path / "texts", lines=30)], tmp_path / "corpus", Preparing(vocabulary=300))
+    with pytest.raises(ConfigError, match=r"was not made with the tokenizer of .*; prepare one with: "):
+        check_tokenizer(trained / "model", other)
+    check_tokenizer(trained / "model", corpus)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["lm"], "give a command: bench, evaluate, prepare, train (see latebloom lm --help)"),
+        (
+            ["lm", "trian"],
+            "there is no lm command 'trian'; did you mean train? commands: bench, evaluate, prepare, train",
+        ),
+        (["lm", "train", "--data", "nowhere"], "data: nowhere is not a corpus; make one with: latebloom lm prepare"),
+        (["lm", "evaluate", "nowhere"], "model: nowhere holds no model: there is no config.json in it"),
+        (["lm", "prepare", "nowhere"], "data: there is no nowhere; give folders or files of text"),
+        (
+            ["lm", "prepare", ".", "--test", "many"],
+            "--test: 'many' is not possible; it must be a share",
+        ),
+        (["trial", "tiny", "--data", "nowhere"], "data: there is no nowhere; give folders or files of text"),
+    ],
+)
+def test_a_mistake_is_one_sentence(words, sentence, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert sentence in complaint(capsys, *words)
+
+
+@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "bench"])
+def test_every_command_of_the_group_has_help(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["lm", command, "--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert f"usage: latebloom lm {command}" in said
+    assert "None" not in said
+
+
+def test_a_trial_trains_both_arms_and_writes_a_page(corpus, tmp_path, capsys, monkeypatch):
+    from latebloom.lm import trial
+
+    monkeypatch.setattr(trial, "TRAINING_SHARE", 0.1)
+    monkeypatch.setattr(trial, "MOST_DOCUMENTS", 12)
+    monkeypatch.setattr(trial, "MOST_PROBES", 12)
+    words = ["trial", "olmo_hybrid", *FIELDS, "--data", str(corpus.folder), "--out", str(tmp_path / "trial")]
+    words += ["--context", "32", "--batch", "1", "--minutes", "0.6", "--seeds", "2", "--processes", "1"]
+    monkeypatch.setattr(trial, "FEWEST_STEPS", 5)
+    monkeypatch.setattr(sys, "argv", ["latebloom", *words])
+    monkeypatch.setattr(trial, "step_seconds", lambda *_: 0.1)
+    main(words)
+    said = capsys.readouterr().out
+    found = json.loads((tmp_path / "trial" / "trial.json").read_text())
+    assert found["recommendation"]["sentence"] in said
+    assert found["recommendation"]["verdict"] == "too little training"
+    assert {(run["arm"], run["seed"]) for run in found["runs"]} >= {("joint", 0), ("delayed", 0)}
+    page = (tmp_path / "trial" / "index.html").read_text()
+    for word in (
+        found["recommendation"]["sentence"],
+        "Loss on the same tokens, by context",
+        "switch at step",
+    ):
+        assert word in page
+    assert "http-equiv" in page
+    before = {file: file.read_bytes() for file in (tmp_path / "trial" / "runs").rglob("*") if file.is_file()}
+    main(words)  # continues with the plan that was made, and trains nothing again
+    assert {file: file.read_bytes() for file in (tmp_path / "trial" / "runs").rglob("*") if file.is_file()} == before
+    sentence = complaint(capsys, *words, "--seeds", "3")
+    assert "has a trial with other settings (seeds: 2 -> 3); give a new folder" in sentence
+    monkeypatch.setattr(trial, "step_seconds", lambda *_: 100.0)
+    sentence = complaint(capsys, *words, "--out", str(tmp_path / "slow"))
+    assert sentence.startswith("minutes: 0.6 minutes are 0 steps for each of 4 runs of this model with")
+
+
+@pytest.mark.slow
+def test_a_trial_of_tiny_on_the_standard_library_keeps_its_time(tmp_path):
+    folder = sysconfig.get_paths()["stdlib"]
+    words = ["trial", "tiny", "--data", folder, "--include", "*.py", "--out", "trial", "--minutes", "2", "--seeds", "2"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "latebloom", *words], cwd=tmp_path, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert used < 2 * 60 * 2  # two minutes of two cores, however many other processes share them
+    found = json.loads((tmp_path / "trial" / "trial.json").read_text())
+    for run in found["runs"]:
+        assert run["final_loss"] < found["unigram_loss"]
+    assert (tmp_path / "trial" / "index.html").exists()
+
+
+def test_bench_compares_trainer_with_a_bare_loop(corpus, tmp_path, capsys):
+    words = ["lm", "bench", "--model", "olmo_hybrid", *FIELDS, "--data", str(corpus.folder), "--context", "32"]
+    main([*words, "--batch", "1", "--steps", "2", "--out", str(tmp_path / "bench.json")])
+    found = json.loads((tmp_path / "bench.json").read_text())
+    rates = found["tokens_per_second"]
+    assert found["trainer_of_bare_loop"] == pytest.approx(rates["Trainer"]["best"] / rates["bare loop"]["best"])
+    assert "tokens per CPU second" in capsys.readouterr().out
