@@ -29,6 +29,7 @@ from torch.overrides import TorchFunctionMode
 sys.path += [str(Path(__file__).parents[1] / name) for name in ("", "delay", "integrations")]
 import discover
 import foreign
+import foreign_forms
 from switching import moved, same, weights
 from test_transformers import trainer_for
 
@@ -107,7 +108,8 @@ def subjects() -> dict[str, Subject]:
         return make()
 
     families = {name: Subject(name, partial(discover.build, name), True) for name in discover.candidates()}
-    return families | {name: Subject(name, partial(seeded, make), False) for name, make in foreign.MODELS.items()}
+    models = foreign.MODELS | foreign_forms.FORMS
+    return families | {name: Subject(name, partial(seeded, make), False) for name, make in models.items()}
 
 
 def delayed(model: Any, optimizer: torch.optim.Optimizer | None = None) -> DelayedAttention:

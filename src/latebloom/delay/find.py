@@ -84,9 +84,7 @@ class Found:
 
     def check(self, allow: Collection[str]) -> None:
         """Raise if the attention cannot be held back; warn if it is allowed nevertheless."""
-        for word in allow:
-            if word not in ALLOW:
-                raise unknown("allow", word, ALLOW)
+        allow = _checked("allow", allow, ALLOW)
         for word, reason in self.refusals:
             if word not in allow:
                 raise ConfigError(f"delay: {reason}")
@@ -133,9 +131,9 @@ def examine(
 ) -> Found:
     """Return the attention of a model, as a pass that `run` makes through the part at `path` shows it."""
     root = model.get_submodule(path)
-    for kind in kinds:
-        if kind not in KINDS:
-            raise unknown("kinds", kind, KINDS)
+    kinds = _checked("kinds", kinds, KINDS)
+    if not kinds:
+        raise ConfigError(f"kinds: the list is empty; choices: {', '.join(KINDS)}")
     if where is None:
         named = [name for name, module in root.named_modules() if has_gate(module)]
     else:
@@ -186,14 +184,23 @@ def class_name(module: nn.Module) -> str:
     return type(body if hasattr(module, "role") and isinstance(body, nn.Module) else module).__name__
 
 
+def _checked(field: str, words: Collection[str], choices: Collection[str]) -> list[Any]:
+    """Return words as a list, also if only one was given; raise if one of them is no choice."""
+    listed = [words] if isinstance(words, str) else list(words)
+    for word in listed:
+        if word not in choices:
+            raise unknown(field, word, choices)
+    return listed
+
+
 def _chosen(model: nn.Module, where: Where) -> list[str]:
     """Return the names that `where` stands for."""
     modules = dict(model.named_modules())
     if not callable(where):
-        for name in where:
-            if name not in modules:
-                raise unknown("where", name, [known for known in modules if known])
-        return list(where)
+        names = _checked("where", where, [known for known in modules if known])
+        if not names:
+            raise ConfigError("where: the list is empty; name the modules to hold back, or leave `where` out")
+        return names
     names = [name for name, module in modules.items() if where(name, module)]
     if not names:
         raise ConfigError(f"where: the predicate matches no module of {type(model).__name__}")
@@ -219,6 +226,9 @@ def _collect(model: nn.Module, seen: Observation) -> Found:
             for path in seen.starved
             if any(is_inside(path, parent) for parent in parents) and not _mixes(seen, path)
         ]
+        if any(is_inside(one.path, path) for path in seen.severed):
+            # Everything behind it reads attention alone, and everything before it acts through attention alone.
+            one, feeding = replace(one, modules=() if one.inline else (one.path,)), []
         attention.append(one)
         held[one.path] = (*one.modules, *feeding)
     passed_over = {
@@ -230,12 +240,7 @@ def _collect(model: nn.Module, seen: Observation) -> Found:
         path: f"{class_name(model.get_submodule(path))} is {words[kind]}, which was not chosen"
         for path, kind in seen.kept.items()
     }
-    scales = tuple(name for name in seen.scales if _is_vector(model.get_parameter(name)))
-    return Found(tuple(attention), held, passed_over, (), scales, seen.shared, seen.streams, seen.bare)
-
-
-def _is_vector(parameter: nn.Parameter) -> bool:
-    return parameter.numel() == max(parameter.shape, default=1)
+    return Found(tuple(attention), held, passed_over, (), seen.scales, seen.shared, seen.streams, seen.bare)
 
 
 def _part(model: nn.Module, path: str) -> str:
@@ -250,9 +255,16 @@ def _mixes(seen: Observation, path: str) -> bool:
 
 
 def _called(model: nn.Module, path: str) -> str:
-    """Return how a message calls a module: its path with its class, and the model by its class."""
+    """Return how a message calls a module or a parameter: its path with its class, and the model by its class."""
+    owner, _, name = path.rpartition(".")
+    if name in model.get_submodule(owner)._parameters:
+        return f"{path} (a parameter)"
     kind = class_name(model.get_submodule(path))
-    return f"{path} ({kind})" if path else f"the {kind}"
+    return f"{path} ({kind})" if path else kind
+
+
+def _written_inside(model: nn.Module, path: str) -> str:
+    return f"attention is written inside the forward of {_called(model, path)}"
 
 
 def _refusals(
@@ -274,15 +286,16 @@ def _refusals(
             )
         )
     if not leaves_out:
-        return refusals
+        lost = [one.path for one in found.attention if not found.held[one.path]]
+        words = "and which modules belong to it is not seen; name them with `where`"
+        return refusals + [("", f"{_written_inside(model, path)}, {words}") for path in lost]
     for one in found.attention:
         if not one.modules:
             refusals.append(
                 (
                     "",
-                    f"attention is written inside the forward of {_called(model, one.path)}, and no module "
-                    "reads its result alone, so it cannot be left out; give it a module of its own, or use "
-                    'hold="freeze"',
+                    f"{_written_inside(model, one.path)}, and no module reads its result alone, so it cannot be left "
+                    'out; give it a module of its own, or use hold="freeze"',
                 )
             )
         cut = [path for path in seen.severed if is_inside(one.path, path)]
@@ -297,15 +310,16 @@ def _refusals(
                 )
             )
     held = [path for paths in found.held.values() for path in paths]
-    starved = [_called(model, path) for path in seen.starved if not any(is_inside(path, one) for one in held)]
-    starved += [f"{name} (a parameter)" for name in seen.scales if name not in found.scales]
+    starved = [path for path in seen.starved if not any(is_inside(path, one) for one in held)]
+    starved = [_called(model, path) for path in (*starved, *seen.gating)]
     if starved and not any(not allowed for allowed, _ in refusals):
         names = ", ".join(starved[:3])
         refusals.append(
             (
                 "no gradient",
                 f"{names}{' and others' * (len(starved) > 3)} would get no gradient while attention is left out, "
-                'because it acts through attention alone; use hold="freeze", or hold back less with `where` or `kinds`',
+                f"because {'they act' if len(starved) > 1 else 'it acts'} through attention alone; "
+                'use hold="freeze", or hold back less with `where` or `kinds`',
             )
         )
     return refusals

@@ -64,6 +64,10 @@ class DelayedAttention:
         if not isinstance(until, Trigger):
             raise ConfigError(f"until: {until!r} is not a trigger; write for example until=at_step(6_000)")
         self.settings = HookedDelay(until=until, hold=hold, ramp_steps=ramp_steps, warmup_steps=warmup_steps)
+        if not isinstance(model, nn.Module):
+            raise ConfigError(f"model: a {type(model).__name__} is not a torch.nn.Module")
+        if steps is not None and not isinstance(steps, int):
+            raise ConfigError(f"steps: {steps!r} is not possible; it must be a whole number")
         check_trigger(until, steps)
         if isinstance(until, WhenBeyond) and measure is None:
             raise ConfigError(
@@ -325,6 +329,8 @@ class DelayedAttention:
         for one in self._found.attention:
             module = self.model.get_submodule(one.path)
             place = "" if one.modules[-1:] in ((one.path,), ()) else f", gated behind {one.modules[-1]}"
-            lines.append(f"  attention  {one.path}: {class_name(module)}{place}")
+            lines.append(f"  attention  {one.path or 'the model'}: {class_name(module)}{place}")
+        lines += [f"  attention  {name}: a parameter that acts through attention alone" for name in self._found.scales]
         lines += [f"  not        {name}: {reason}" for name, reason in self._found.passed_over.items()]
+        lines += [f"  not        {name}: a parameter that other modules have too" for name in self._found.shared]
         return "\n".join(lines)

@@ -20,12 +20,13 @@ def attention_events(model: nn.Module, events: Sequence[Event], named: Collectio
         is_named = any(is_inside(event.stack[-1].path, path) for path in named)
         if not is_named and (event.dim is None or _is_over_tokens(event)):
             found[index] = _kind(model, event)
-    # In a loop over queries the first one may have a single key, over which a softmax shows nothing.
-    callers = {(events[index].stack[-1].path, events[index].function): kind for index, kind in found.items()}
+    # In a loop over queries, the first one may have a single key, and later ones may depend on all tokens.
+    by_place: dict[tuple[str, str], Kind] = {}
+    for index, kind in found.items():
+        by_place[events[index].stack[-1].path, events[index].place] = kind
     for index, event in enumerate(events):
-        caller = (event.stack[-1].path, event.function)
-        if caller in callers and event.dim is not None and event.output.shape[event.dim] == 1:
-            found[index] = callers[caller]
+        if (kind := by_place.get((event.stack[-1].path, event.place))) is not None:
+            found.setdefault(index, kind)
     return dict(sorted(found.items()))
 
 

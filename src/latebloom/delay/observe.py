@@ -73,6 +73,8 @@ class Observation:
     """Parameters of the modules around attention that get a gradient through attention alone, such as a layer scale."""
     shared: tuple[str, ...] = ()
     """Parameters of attention that get a gradient without it, because another module has them too."""
+    gating: tuple[str, ...] = ()
+    """Matrices of the modules around attention that act on its result alone."""
 
 
 def observe(
@@ -111,8 +113,20 @@ def observe(
         severed = [path for path in cut.first if compared.has_lasting(path) and not held.is_connected(path)]
         starved = held.starved(inside)
         scales, shared = _single_parameters(model, whole, without, [one.path for one in attention], [*inside, *starved])
+        # A vector scales attention. A matrix that acts on the output beside attention may be a recurrence.
+        matrices = {name: one for name in scales if (one := model.get_parameter(name)).numel() > max(one.shape)}
+        gating = _acting(record(left_out, {}, whole, False, torch.rand_like), matrices) if matrices else []
         return Observation(
-            tuple(attention), kept, tuple(mixers), tuple(severed), tuple(starved), streams, bare, scales, shared
+            tuple(attention),
+            kept,
+            tuple(mixers),
+            tuple(severed),
+            tuple(starved),
+            streams=streams,
+            bare=bare,
+            scales=tuple(name for name in scales if name not in gating),
+            shared=shared,
+            gating=tuple(gating),
         )
 
 
@@ -177,13 +191,12 @@ class _Comparison:
         functions: dict[str, dict[str, Kind]] = {
             path: {self.whole.events[index].function: found[index] for index in events[path]} for path in events
         }
-        return [
-            Attention(path, tuple(chains[path]), tuple(calls), next(iter(calls.values()), "self"), self._callers(path))
-            for path, calls in functions.items()
-        ]
-
-    def _callers(self, path: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(call.caller for call in self.whole.calls if call.path == path))
+        attention: list[Attention] = []
+        for path, calls in functions.items():
+            callers = dict.fromkeys(call.caller for call in self.whole.calls if call.path == path)
+            kinds: list[Kind] = [*calls.values(), "self"]  # a module that was named calls none
+            attention.append(Attention(path, tuple(chains[path]), tuple(calls), kinds[0], tuple(callers)))
+        return attention
 
     def _extend(self, chains: dict[str, list[str]], path: str, results: list[Tensor]) -> None:
         """Add the modules of the block that read attention's result alone, such as a projection or a norm."""

@@ -3,6 +3,7 @@
 Questions about the pass are answered by gradients inside the recorded graph, so no module is called on its own.
 """
 
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,8 +17,8 @@ from torch.nn.utils.parametrize import ParametrizationList
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-from latebloom.delay.softmax import LOG_NORMALIZERS, SOFTMAX, WRITTEN_OUT, normalized_axis, softmax_axis
-from latebloom.delay.structure import main_output, map_leaves, map_tensors, tensors_of
+from latebloom.delay.softmax import LOG_NORMALIZERS, SOFTMAX, WRITTEN_OUT, normalized_axis, origin_of, softmax_axis
+from latebloom.delay.structure import is_tensor, main_output, map_leaves, map_tensors, tensors_of
 from latebloom.delay.visible import is_attention, seen_kernels, without_recomputation
 
 ROUNDING = 1e-6
@@ -51,6 +52,8 @@ class Event:
     output: Tensor
     dim: int | None
     """The axis of a softmax; None for a function that is attention by its name."""
+    place: str
+    """The line of code that calls it."""
     mask: Tensor | None = None
     """Which keys (..., Tq, Tk) a query may attend to, as it was given to the function."""
     has_window: bool = False
@@ -60,9 +63,9 @@ class Event:
 class Recording(TorchFunctionMode):
     """The calls and events of one pass, and its main output.
 
-    The results of some events, and some of the outputs of some modules, can be replaced by zeros. `like` is a recording
-    of the same model with nothing replaced, which says what is a softmax. With `bare`, a replaced module returns None
-    beside its zeros, as it does while attention is left out.
+    The results of some events can be replaced by zeros, or by what `fill` makes of them, and some of the outputs of
+    modules by zeros. `like` is a recording of the same model with nothing replaced, which says what is a softmax. With
+    `bare`, a replaced module returns None beside its zeros, as it does while attention is left out.
     """
 
     def __init__(
@@ -73,15 +76,18 @@ class Recording(TorchFunctionMode):
         zeroed: Mapping[str, Collection[int]] | None = None,
         like: "Recording | None" = None,
         bare: bool = False,
+        fill: Callable[[Tensor], Tensor] = torch.zeros_like,
     ) -> None:
         super().__init__()
         self.calls: list[Call] = []
         self.events: list[Event] = []
         self.written_out: dict[int, int] = {} if like is None else like.written_out
         """The softmaxes that are written out: the axis by the number of the operation."""
-        self._replaced, self._zeroed, self._bare, self._stack = replaced, zeroed or {}, bare, list[Call]()
+        self._replaced, self._zeroed, self._bare, self._fill = replaced, zeroed or {}, bare, fill
+        self._stack: list[Call] = []
         self._inside, self._zeros, self._is_first = False, list[Tensor](), like is None
-        self._operations, self._log_scores = 0, None
+        self._operations = 0
+        self._scores: Any = None
         with ExitStack() as hooks:
             inside = {
                 one for module in model.modules() if isinstance(module, ParametrizationList) for one in module.modules()
@@ -107,9 +113,9 @@ class Recording(TorchFunctionMode):
             return func(*args, **named)
         if name in WRITTEN_OUT:
             return self._see_operation(name, func, args, named)
-        if name in LOG_NORMALIZERS:
-            self._log_scores = args[0]
         is_softmax = name in SOFTMAX
+        if is_softmax or name in LOG_NORMALIZERS:
+            self._scores = args[0]
         return (
             self._call(name, func, is_softmax, *args, **named)
             if is_softmax or is_attention(name)
@@ -124,7 +130,8 @@ class Recording(TorchFunctionMode):
             self.written_out[number] = axis
         if number not in self.written_out:
             return output
-        scores = self._log_scores if name == "exp" and _is_like(self._log_scores, output) else args[0]
+        is_second = name == "exp" or origin_of(args[0]) != "Exp"  # it follows another operation of the same softmax
+        scores = self._scores if is_second and _is_like(self._scores, output) else args[0]
         return self._note(name, [scores], output, self.written_out[number])
 
     def _call(self, name: str, function: Callable[..., Any], is_softmax: bool, /, *args: Any, **named: Any) -> Any:
@@ -148,9 +155,9 @@ class Recording(TorchFunctionMode):
         """Add an event; return its result, or zeros."""
         index, result = len(self.events), output[0] if isinstance(output, tuple) else output
         if index < len(self._replaced) and self._replaced[index]:
-            output = tree_map_only(Tensor, torch.zeros_like, output)  # the weights too, if they are returned
+            output = tree_map_only(Tensor, self._fill, output)  # the weights too, if they are returned
             self._zeros += tensors_of(output)
-        self.events.append(Event(name, tuple(self._stack), inputs, result, dim, *details))
+        self.events.append(Event(name, tuple(self._stack), inputs, result, dim, _place(), *details))
         return output
 
     def _hooks(self, path: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -161,7 +168,7 @@ class Recording(TorchFunctionMode):
 
             def alias(tensor: Tensor) -> Tensor:
                 call.takes_ids |= tensor.ndim > 1 and not tensor.is_floating_point() and tensor.dtype != torch.bool
-                if not tensor.is_floating_point() or tensor.ndim == 0 or (self._stack and not tensor.requires_grad):
+                if not is_tensor(tensor) or (self._stack and not tensor.requires_grad):
                     return tensor
                 given = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
                 return aliases.setdefault(id(tensor), given.view_as(given))
@@ -219,6 +226,14 @@ def zeros_at(output: Any, numbers: Collection[int], bare: bool) -> Any:
         return torch.zeros_like(tensor) if number in numbers else None if bare else tensor
 
     return map_tensors(output, change)
+
+
+def _place() -> str:
+    """Return the line of code that is running, outside torch and this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("torch.", "latebloom.delay.")):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _is_like(tensor: Any, other: Tensor) -> bool:

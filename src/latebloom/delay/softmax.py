@@ -13,7 +13,7 @@ WRITTEN_OUT = ("exp", "div", "true_divide", "__truediv__")
 """The last operation of a softmax that is written out, or of one that is normalized again."""
 LOG_NORMALIZERS = ("logsumexp", "log_softmax")
 _TRANSPARENT = ("Mul", "MaskedFill", "Where", "View", "UnsafeView", "Reshape", "Clone", "ToCopy", "Tril", "Alias")
-_TARGETS = ("Exp", "Softmax", "SafeSoftmax")
+ORIGINS = ("Exp", "Softmax", "SafeSoftmax")
 
 
 def softmax_axis(args: Sequence[Any], named: Mapping[str, Any]) -> int:
@@ -27,7 +27,7 @@ def normalized_axis(name: str, args: Sequence[Any], output: Any) -> int | None:
     """Return the axis over which an operation has made the weights of a softmax; None if it has not.
 
     An exponential makes them if their sums are 1: its input has the logarithm of the sum subtracted. A division makes
-    them out of exponentials. A division of other numbers, as in linear attention, does not.
+    them out of exponentials, or of another softmax. A division of other numbers, as in linear attention, does not.
     """
     if not isinstance(output, Tensor) or not output.is_floating_point() or output.ndim < 2 or not output.numel():
         return None
@@ -37,7 +37,7 @@ def normalized_axis(name: str, args: Sequence[Any], output: Any) -> int | None:
     if not (isinstance(above, Tensor) and isinstance(below, Tensor) and above.ndim == below.ndim):
         return None
     axes = [axis for axis in range(above.ndim) if below.shape[axis] == 1 < above.shape[axis]]
-    if len(axes) != 1 or bool((output < 0).any()) or not _comes_from_exponentials(above):
+    if len(axes) != 1 or bool((output < 0).any()) or not origin_of(above):
         return None
     sums = output.detach().float().sum(axes[0])
     return axes[0] if not bool((sums > 1 + _tolerance(output)).any()) else None
@@ -53,14 +53,14 @@ def _tolerance(weights: Tensor) -> float:
     return 1e-3 if weights.dtype in (torch.float32, torch.float64) else 3e-2
 
 
-def _comes_from_exponentials(tensor: Tensor) -> bool:
-    """Return whether a tensor is an exponential or softmax, masked or scaled number by number."""
+def origin_of(tensor: Tensor) -> str:
+    """Return which of `ORIGINS` a tensor is, masked or scaled number by number; empty if it is none."""
     nodes = [tensor.grad_fn]
     while nodes:
         node = nodes.pop()
         name = "" if node is None else node.name().partition("Backward")[0]
-        if node is not None and name in _TARGETS:
-            return True
+        if name in ORIGINS:
+            return name
         if node is not None and name in _TRANSPARENT:
             nodes += [above for above, _ in node.next_functions]
-    return False
+    return ""

@@ -36,12 +36,12 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
 def map_tensors(value: Any, change: Callable[[int, Tensor], Any]) -> Any:
     """Return the same structure with each of its `tensors_of` changed, given its number among them."""
     number = count()
-    return map_leaves(value, lambda leaf: change(next(number), leaf) if _is_tensor(leaf) else leaf)
+    return map_leaves(value, lambda leaf: change(next(number), leaf) if is_tensor(leaf) else leaf)
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:
     """Yield the floating-point tensors among arguments or outputs, without scalars."""
-    yield from filter(_is_tensor, leaves_of(value))
+    yield from filter(is_tensor, leaves_of(value))
 
 
 def leaves_of(value: Any) -> Iterator[Any]:
@@ -75,5 +75,6 @@ def _names(value: Any) -> list[str]:
     return list(vars(value)) if isinstance(value, SimpleNamespace) else []
 
 
-def _is_tensor(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.ndim > 0
+def is_tensor(leaf: Any) -> bool:
+    """Return whether a leaf is a floating-point tensor; nested ones, whose shapes are no numbers, do not count."""
+    return isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.ndim > 0 and not leaf.is_nested
