@@ -13,14 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import triton.language as tl
-from triton.runtime.autotuner import Autotuner
 
 from latebloom import DelayedAttention, at_step
 
 TOKENS = torch.arange(10).view(2, 5)
 COMMON: dict[str, Any] = {
-    "vocab_size": 32,
+    "vocab_size": 64,
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
@@ -28,6 +26,7 @@ COMMON: dict[str, Any] = {
     "max_position_embeddings": 64,
     "attn": {"layers": [1], "num_heads": 2, "num_kv_heads": 1},
 }
+FAMILIES = ("delta_net", "gated_deltanet", "gla", "kda", "retnet", "rwkv7", "samba")
 LOW_RANKS = dict.fromkeys((f"{name}_low_rank_dim" for name in ("decay", "gate", "a", "v")), 8)
 SETTINGS: dict[str, dict[str, Any]] = {
     "gated_deltanet": {"head_dim": 16},
@@ -39,12 +38,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def tensors_in(*bounds: Any) -> Iterator[Any]:
     """`range` for kernels in the interpreter: compiled, the index of a loop is a tensor."""
+    import triton.language as tl
+
     for index in range(*bounds):
         yield tl.full((), index, tl.int32) if any(isinstance(bound, tl.tensor) for bound in bounds) else index
 
 
 def prepare() -> None:
     """Import fla, and make its kernels run in the interpreter."""
+    from triton.runtime.autotuner import Autotuner
+
     Autotuner._bench = lambda *_, **__: [0.0] * 3  # measuring needs a GPU
     from fla.layers.attn import Attention  # pyright: ignore[reportMissingImports]
 
@@ -61,12 +64,15 @@ def prepare() -> None:
     Attention.forward = with_first_value
 
 
-def train(family: str) -> dict[str, Any]:
+def build(family: str, seed: int = 0) -> Any:
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    torch.manual_seed(0)
-    model: Any = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**COMMON, **SETTINGS.get(family, {})))
-    model.train()
+    torch.manual_seed(seed)
+    return AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**COMMON, **SETTINGS.get(family, {})))
+
+
+def train(family: str) -> dict[str, Any]:
+    model = build(family).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.5)
     delay = DelayedAttention(model, optimizer, until=at_step(2))
     start, still = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}, []

@@ -1,4 +1,5 @@
-"""Try `DelayedAttention` on every hybrid of the installed Transformers and on the models of tests/delay/foreign.py.
+"""Try `DelayedAttention` on every hybrid of the installed Transformers, on hybrids of flash-linear-attention, and on
+the models of tests/delay/foreign.py and tests/delay/foreign_forms.py.
 
     python tests/integrations/survey.py               # every model: results/models.json, in minutes
     python tests/integrations/survey.py jamba zamba   # these again, the other rows stay
@@ -6,9 +7,14 @@
 
 The file is written after each model. `python docs/fill.py` makes the tables of docs/models.md from it. Each check is a
 function that returns "yes", or in words what is wrong. Its oracle is a model that no delay has touched.
+
+Models of flash-linear-attention are tried in a process of their own, see fla_hybrids.py.
 """
 
 import copy
+import json
+import os
+import subprocess
 import sys
 import time
 import warnings
@@ -16,7 +22,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from json import loads
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,6 +33,7 @@ from torch.overrides import TorchFunctionMode
 
 sys.path += [str(Path(__file__).parents[1] / name) for name in ("", "delay", "integrations")]
 import discover
+import fla_hybrids
 import foreign
 import foreign_forms
 from switching import moved, same, weights
@@ -40,7 +46,10 @@ from latebloom.engine.files import write_json
 from latebloom.errors import ConfigError, first_line
 from latebloom.integrations.transformers import DelayedAttentionCallback
 
-RESULTS = Path(__file__).parents[2] / "results" / "models.json"
+TESTS = Path(__file__).parents[1]
+RESULTS = TESTS.parent / "results" / "models.json"
+FLA = "flash-linear-attention: "
+"""How the names of its models begin."""
 SWITCH, STEPS = 3, 5
 Row = dict[str, Any]
 
@@ -66,7 +75,17 @@ class Subject:
     make: Callable[[int], Any]
     """Builds it from a seed."""
     is_family: bool
-    """Whether it is a family of Transformers."""
+    """Whether it is a language model with the interface of Transformers."""
+
+    @property
+    def columns(self) -> list[str]:
+        """The checks that the model can have."""
+        without = ()
+        if not self.is_family:
+            without = FOR_FAMILIES
+        elif self.name.startswith(FLA):
+            without = NOT_FOR_FLA
+        return [column for column in CHECKS if column not in without]
 
     def build(self, state: Mapping[str, Tensor] | None = None, seed: int = 0) -> Any:
         """Return the model, with other weights if a state is given."""
@@ -88,8 +107,10 @@ class Subject:
         for step in range(steps):
             generator = torch.Generator().manual_seed(step)
             if self.is_family:
-                tokens = torch.randint(3, 64, (4, 12), generator=generator)
-                model(input_ids=tokens, labels=tokens, use_cache=False).loss.backward()
+                shape = (2, 5) if self.name.startswith(FLA) else (4, 12)
+                tokens = torch.randint(3, 64, shape, generator=generator)
+                logits = model(input_ids=tokens, use_cache=False).logits  # fla's own loss needs a GPU
+                nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
             else:
                 inputs = foreign.inputs_of(model)
                 inputs = tuple(torch.randint(foreign.VOCABULARY, one.shape, generator=generator) for one in inputs)
@@ -108,6 +129,9 @@ def subjects() -> dict[str, Subject]:
         return make()
 
     families = {name: Subject(name, partial(discover.build, name), True) for name in discover.candidates()}
+    families |= {
+        FLA + name: Subject(FLA + name, partial(fla_hybrids.build, name), True) for name in fla_hybrids.FAMILIES
+    }
     models = foreign.MODELS | foreign_forms.FORMS
     return families | {name: Subject(name, partial(seeded, make), False) for name, make in models.items()}
 
@@ -308,6 +332,8 @@ CHECKS: dict[str, Callable[[Subject], str]] = {
 }
 FOR_FAMILIES = ("matched", "cached generation", "resumed")
 """The checks that only Transformers' models have."""
+NOT_FOR_FLA = ("not computed", "cached generation", "resumed")
+"""Its kernels run in Triton's interpreter: what they compute is not seen, and they take long."""
 
 
 def row_of(subject: Subject) -> Row:
@@ -322,13 +348,22 @@ def row_of(subject: Subject) -> Row:
     row["held"] = [one.path for one in seen.grouped() if one.held and (one.parameters or "gated" in one.note)]
     row["parameters"] = sum(parameter.numel() for parameter in delay.parameters().values())
     row["cells"] = {}
-    for column, check in CHECKS.items():
-        if subject.is_family or column not in FOR_FAMILIES:
-            try:
-                row["cells"][column] = check(subject)
-            except Exception as error:  # any error is a finding
-                row["cells"][column] = f"no: {type(error).__name__}: {first_line(error)}"
+    for column in subject.columns:
+        try:
+            row["cells"][column] = CHECKS[column](subject)
+        except Exception as error:  # any error is a finding
+            row["cells"][column] = f"no: {type(error).__name__}: {first_line(error)}"
     return row
+
+
+def row_in_process(name: str) -> Row:
+    """Return the row of a model of flash-linear-attention, from a process that can import it."""
+    paths = [Path(sys.prefix) / "fla", TESTS / "delay" / "stand_ins", TESTS.parent / "src"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "TRITON_INTERPRET": "1"}
+    ended = subprocess.run([sys.executable, __file__, "--row", name], env=environment, capture_output=True, text=True)
+    if ended.returncode:
+        sys.exit(ended.stderr[-2000:])
+    return json.loads(ended.stdout.splitlines()[-1])
 
 
 def main(words: list[str]) -> None:
@@ -336,14 +371,18 @@ def main(words: list[str]) -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     known = subjects()
+    if words[:1] == ["--row"]:
+        fla_hybrids.prepare()
+        print(json.dumps(row_of(known[words[1]])))
+        return
     if wrong := [name for name in words if name not in known and name != "--continue"]:
         sys.exit(f"{wrong[0]!r} is not known; choices: {', '.join(known)}")
-    kept = loads(RESULTS.read_text())["rows"] if words and RESULTS.exists() else []
+    kept = json.loads(RESULTS.read_text())["rows"] if words and RESULTS.exists() else []
     rows: dict[str, Row] = {row["name"]: row for row in kept if row["name"] in known}
     chosen = [name for name in known if name in words or not words or ("--continue" in words and name not in rows)]
     for number, name in enumerate(chosen, 1):
         started = time.monotonic()
-        rows[name] = row_of(known[name])
+        rows[name] = row_in_process(name) if name.startswith(FLA) else row_of(known[name])
         report = {
             "command": "python tests/integrations/survey.py",
             "versions": {library: version(library) for library in ("torch", "transformers", "accelerate")},

@@ -141,20 +141,23 @@ def _record_whole(model: nn.Module, record: Callable[[], Recording]) -> Recordin
     The mode stays for the passes to come.
     """
     known = attention_kernels()
-    whole = record()
-    if attention_kernels() != known:  # the first call has imported kernels, which were not seen
-        whole = record()
+    in_training: set[str] = set()
     train_but_torch(model)
     try:
-        training = record()
-        if any(
-            not any(one.stack[-1].path == event.stack[-1].path for one in whole.events)
-            for event in map(training.events.__getitem__, attention_events(model, training.events))
-        ):
-            return training
+        events = record().events
+        if attention_kernels() != known:  # the first call has imported kernels, which were not seen
+            events = record().events
+        in_training = {events[index].stack[-1].path for index in attention_events(model, events)}
     except Exception:  # training mode may need a larger batch, or labels
         pass
     model.eval()
+    known = attention_kernels()
+    whole = record()
+    if attention_kernels() != known:
+        whole = record()
+    if in_training - {event.stack[-1].path for event in whole.events}:
+        train_but_torch(model)
+        whole = record()
     return whole
 
 

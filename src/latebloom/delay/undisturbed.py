@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from latebloom.delay.visible import eager
 
+LARGEST = 200_000_000
+"""Parameters of the largest model of which a copy is kept during the passes."""
+
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
@@ -16,6 +19,9 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     attributes = {module: dict(vars(module)) for module in model.modules()}
     frozen = [p for p in model.parameters() if p.is_floating_point() and not p.requires_grad]
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    # Few models change their weights in a forward pass, such as an embedding with `max_norm`.
+    size = sum(parameter.numel() for parameter in model.parameters())
+    weights = {p: p.detach().clone() for p in model.parameters()} if size <= LARGEST else {}
     try:
         with torch.random.fork_rng(), torch.inference_mode(False), torch.enable_grad(), _unsharded(model), eager():
             model.eval()
@@ -33,6 +39,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         for name, buffer in model.named_buffers():
             if name in buffers:
                 buffer.data.copy_(buffers[name])
+        for parameter, weight in weights.items():
+            parameter.data.copy_(weight)
 
 
 def train_but_torch(model: nn.Module) -> None:
