@@ -84,6 +84,20 @@ def test_a_layer_scale_of_the_block_stays_as_it_is_and_a_shared_weight_trains():
         assert still == set(delay.parameters())
 
 
+def test_a_single_number_that_begins_at_zero_is_a_scale_too():
+    class Rezero(Add):
+        def __init__(self) -> None:
+            super().__init__(Mixer())
+            self.scale = nn.Parameter(torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.scale * self.body(self.norm(x))
+
+    delay = delay_of(LanguageModel(Residual(gru()), Rezero()))
+    assert delay.found.scales == ("blocks.1.scale",)
+    assert delay.parameters()["blocks.1.scale"].item() == 0.0
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -204,6 +218,16 @@ def test_a_caller_that_reads_the_weights_of_any_attention_gets_them_in_every_cal
     for length in (5, 6):
         model(torch.arange(length)[None])
         assert 0 < model.blocks[1].sharpness < 1  # type: ignore[operator] (a number)
+
+
+def test_weights_that_a_forward_pass_changes_are_restored():
+    model = LanguageModel(Residual(gru()), Residual(Mixer()))
+    model.embedding = nn.Embedding(VOCABULARY, WIDTH, max_norm=0.5)
+    before = model.embedding.weight.detach().clone()
+    delay_of(model)
+    assert torch.equal(model.embedding.weight, before)
+    model(torch.arange(8)[None])
+    assert not torch.equal(model.embedding.weight, before)
 
 
 def test_functions_with_a_softmax_in_their_name_are_one():

@@ -1,6 +1,7 @@
 """What the modules of a model do: which are attention, and which mix tokens in another way.
 
-The decision goes by behaviour, not by the names of classes. Three passes over one example are recorded:
+The decision goes by behaviour, not by the names of classes. Three passes over one example are recorded, after one in
+training mode that shows whether attention is called only there:
 
 1. The model as it is. Functions such as `scaled_dot_product_attention` are attention. So is a softmax if two of its
    inputs depend on different tokens; the softmax of a router or of the logits is not.
@@ -8,7 +9,8 @@ The decision goes by behaviour, not by the names of classes. Three passes over o
    path around attention, and belongs to it. A module whose output at one token still depends on its input at another
    mixes tokens without attention.
 3. The same with the modules that belong to attention replaced by zeros, as a delay does it: their biases are out too. A
-   module on which the model's output no longer depends would not be trained.
+   module, or a parameter of a module around attention, on which the model's output no longer depends would not be
+   trained.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -114,7 +116,9 @@ def observe(
         starved = held.starved(inside)
         scales, shared = _single_parameters(model, whole, without, [one.path for one in attention], [*inside, *starved])
         # A vector scales attention. A matrix that acts on the output beside attention may be a recurrence.
-        matrices = {name: one for name in scales if (one := model.get_parameter(name)).numel() > max(one.shape)}
+        matrices = {
+            name: one for name in scales if (one := model.get_parameter(name)).numel() > max(one.shape, default=1)
+        }
         gating = _acting(record(left_out, {}, whole, False, torch.rand_like), matrices) if matrices else []
         return Observation(
             tuple(attention),
