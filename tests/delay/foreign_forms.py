@@ -57,8 +57,9 @@ class WrittenOut(CausalSelfAttention):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = heads_of(self.c_attn(x))
         scores = (q @ k.mT).masked_fill(future_of(x), -torch.inf)
-        weights = torch.exp(scores - scores.amax(-1, keepdim=True))
-        return self.c_proj((weights / weights.sum(-1, keepdim=True) @ v).transpose(1, 2).flatten(2))
+        weights = torch.exp(input=scores - scores.amax(-1, keepdim=True))
+        weights = torch.div(input=weights, other=weights.sum(-1, keepdim=True))
+        return self.c_proj((weights @ v).transpose(1, 2).flatten(2))
 
 
 class FromLogarithms(CausalSelfAttention):
@@ -75,7 +76,7 @@ class NormalizedAgain(CausalSelfAttention):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = heads_of(self.c_attn(x))
-        weights = (q @ k.mT).masked_fill(future_of(x), -torch.inf).softmax(-1)
+        weights = torch.softmax(input=(q @ k.mT).masked_fill(future_of(x), -torch.inf), dim=-1)
         weights = weights * (weights > 0.05)
         return self.c_proj((weights / weights.sum(-1, keepdim=True) @ v).transpose(1, 2).flatten(2))
 

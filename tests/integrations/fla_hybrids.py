@@ -6,15 +6,20 @@ Its kernels run in Triton's interpreter, and flash-attn is a stand-in. The proce
 delta-rule models take fla's kernels where they can be imported.
 """
 
+import copy
 import json
+import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from latebloom import DelayedAttention, at_step
+from latebloom.delay.find import look_at_names
 
 TOKENS = torch.arange(10).view(2, 5)
 COMMON: dict[str, Any] = {
@@ -71,23 +76,54 @@ def build(family: str, seed: int = 0) -> Any:
     return AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**COMMON, **SETTINGS.get(family, {})))
 
 
+def logits_of(model: Any) -> torch.Tensor:
+    model.eval()
+    with torch.no_grad():
+        return model(input_ids=TOKENS, use_cache=False).logits
+
+
 def train(family: str) -> dict[str, Any]:
-    model = build(family).train()
+    """Train for two steps during a delay and two after it; return what was found and what happened."""
+    model, plain = build(family), build(family, seed=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.5)
     delay = DelayedAttention(model, optimizer, until=at_step(2))
     start, still = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}, []
+    twin = copy.deepcopy(model)
+    is_copy_right = torch.equal(logits_of(twin), logits_of(model))
     for _ in range(4):
+        model.train()
         logits = model(input_ids=TOKENS, use_cache=False).logits
         torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), TOKENS.flatten()).backward()
         optimizer.step()
         optimizer.zero_grad()
         still.append([name for name, parameter in model.named_parameters() if torch.equal(parameter, start[name])])
+    plain.load_state_dict(twin.state_dict())
+    is_copy_right &= torch.equal(logits_of(twin), logits_of(plain))
+    delay.remove()
+    plain.load_state_dict(model.state_dict())
     return {
+        "model": type(model).__name__,
         "attention": delay.found.matched,
         "others": list(delay.found.passed_over),
+        "by_names": look_at_names(model).matched,
+        "paths": [path for paths in delay.found.held.values() for path in paths],
         "held": list(delay.parameters()),
+        "parameters": sum(parameter.numel() for parameter in delay.parameters().values()),
         "still": still,
+        "copy": is_copy_right,
+        "removed": torch.equal(logits_of(model), logits_of(plain)),
     }
+
+
+def in_own_process(*families: str) -> dict[str, Any]:
+    """Return what `train` returns for each family, from a process that can import fla."""
+    tests = Path(__file__).parents[1]
+    paths = [Path(sys.prefix) / "fla", tests / "delay" / "stand_ins", tests.parent / "src"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "TRITON_INTERPRET": "1"}
+    ended = subprocess.run([sys.executable, __file__, *families], env=environment, capture_output=True, text=True)
+    if ended.returncode:
+        raise RuntimeError(ended.stderr[-2000:])
+    return json.loads(ended.stdout.splitlines()[-1])
 
 
 if __name__ == "__main__":

@@ -115,16 +115,15 @@ class Recording(TorchFunctionMode):
             return self._see_operation(name, func, args, named)
         is_softmax = name in SOFTMAX
         if is_softmax or name in LOG_NORMALIZERS:
-            self._scores = args[0]
-        return (
-            self._call(name, func, is_softmax, *args, **named)
-            if is_softmax or is_attention(name)
-            else func(*args, **named)
-        )
+            self._scores = args[0] if args else named.get("input")
+        if is_softmax or is_attention(name):
+            return self._call(name, func, is_softmax, *args, **named)
+        return func(*args, **named)
 
     def _see_operation(self, name: str, func: Any, args: Any, named: Any) -> Any:
         """Do an operation that may be the last one of a softmax that is written out."""
         output, number = func(*args, **named), self._operations
+        args = (*args, *named.values())
         self._operations += 1
         if self._is_first and (axis := normalized_axis(name, args, output)) is not None:
             self.written_out[number] = axis

@@ -18,7 +18,7 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
         changed = {name: map_leaves(item, change) for name, item in value.items()}
         if type(value) is dict:
             return changed
-        found: Any = copy(value)  # the outputs of Transformers, which keep their items as attributes too
+        found: Any = copy(value)  # a mapping that may keep its items as attributes too
         for name, item in changed.items():
             found[name] = item
         return found
