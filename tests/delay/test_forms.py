@@ -176,15 +176,17 @@ def test_a_recurrence_is_seen_where_time_is_the_last_axis_of_the_input():
     assert not found.refusals
 
 
-def test_freezing_attention_without_a_residual_path_freezes_nothing_behind_it():
+def test_freezing_attention_without_a_residual_path_freezes_nothing_around_it():
     class Chain(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.embedding, self.recurrence = nn.Embedding(VOCABULARY, WIDTH), gru()
             self.attention, self.logits = Mixer(), nn.Linear(WIDTH, VOCABULARY)
+            self.positions = nn.Parameter(torch.randn(16, WIDTH))
 
         def forward(self, tokens: Tensor) -> Tensor:
-            return self.logits(self.attention(self.recurrence(self.embedding(tokens))[0]))
+            x = self.embedding(tokens) + self.positions[: tokens.shape[1]]
+            return self.logits(self.attention(self.recurrence(x)[0]))
 
     held = delay_of(Chain(), hold="freeze").parameters()
     assert {name.partition(".")[0] for name in held} == {"attention"}

@@ -240,7 +240,8 @@ def _collect(model: nn.Module, seen: Observation) -> Found:
         path: f"{class_name(model.get_submodule(path))} is {words[kind]}, which was not chosen"
         for path, kind in seen.kept.items()
     }
-    return Found(tuple(attention), held, passed_over, (), seen.scales, seen.shared, seen.streams, seen.bare)
+    scales = () if seen.severed else seen.scales  # as above
+    return Found(tuple(attention), held, passed_over, (), scales, seen.shared, seen.streams, seen.bare)
 
 
 def _part(model: nn.Module, path: str) -> str:
