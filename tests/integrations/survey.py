@@ -53,7 +53,7 @@ Row = dict[str, Any]
 
 
 class SoftmaxCalls(TorchFunctionMode):
-    """Counts the calls of torch's attention functions and of softmax."""
+    """Counts the calls of attention functions, of softmax and of the operations it is written out with."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class SoftmaxCalls(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        self.count += "attention" in name or name == "softmax"
+        self.count += "attention" in name or name in ("softmax", "log_softmax", "exp")
         return func(*args, **(kwargs or {}))
 
 
