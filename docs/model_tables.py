@@ -16,9 +16,13 @@ REPORT = json.loads((ROOT / "results" / "models.json").read_text())
 ROWS: list[dict[str, Any]] = REPORT["rows"]
 
 
-def tried_models(families: bool) -> str:
-    """Return a row for each model that was tried, with what is held back and the outcome of each check."""
-    rows = [row for row in ROWS if row["family"] == families and "cells" in row]
+FLA = "flash-linear-attention: "
+"""How the names of its models begin in the results."""
+
+
+def tried_models(library: str = "") -> str:
+    """Return a row for each model of a library that was tried, with what is held back and the outcome of each check."""
+    rows = [row for row in ROWS if _library(row) == library and "cells" in row]
     lines = []
     for row in rows:
         outcomes = [cell.partition(":")[0] for cell in row["cells"].values()]
@@ -61,8 +65,13 @@ def _left_aligned(head: str, rows: Any) -> str:
     return table(head, rows).replace("---:", "---")
 
 
+def _library(row: dict[str, Any]) -> str:
+    """Return the library that a model comes from; empty for the models of the tests."""
+    return "fla" if row["name"].startswith(FLA) else "transformers" if row["family"] else ""
+
+
 def _name(row: dict[str, Any]) -> str:
-    return f"`{row['name']}`" if row["family"] else row["name"]
+    return f"`{row['name'].removeprefix(FLA)}`" if row["family"] else row["name"]
 
 
 def _paths(paths: list[str]) -> str:

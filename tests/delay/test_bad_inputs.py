@@ -54,6 +54,36 @@ def test_a_model_on_the_meta_device() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"where": []}, "where: the list is empty; name the modules to hold back, or leave `where` out"),
+        ({"where": "block.1"}, "where: 'block.1' is not known; did you mean 'blocks.1'"),
+        ({"kinds": ()}, "kinds: the list is empty; choices: self, cross, sliding"),
+        ({"kinds": "full"}, "kinds: 'full' is not known; choices: self, cross, sliding"),
+        ({"allow": "nothing"}, "allow: 'nothing' is not known; choices: only attention, no gradient"),
+        ({"steps": "9"}, "steps: '9' is not possible; it must be a whole number"),
+    ],
+)
+def test_settings(settings, says) -> None:
+    model = hybrid()
+    with pytest.raises(ConfigError, match=says):
+        DelayedAttention(model, torch.optim.SGD(model.parameters(), lr=0.1), until=at_step(2), **settings)
+
+
+def test_a_single_name_needs_no_list() -> None:
+    model = hybrid()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    DelayedAttention(model, optimizer, until=at_step(2), kinds="self", allow="no gradient").remove()  # type: ignore[arg-type]
+    delay = DelayedAttention(model, optimizer, until=at_step(2), where="blocks.1.body")
+    assert delay.found.matched == ("blocks.1.body",)
+
+
+def test_a_function_is_not_a_model() -> None:
+    with pytest.raises(ConfigError, match=r"model: a function is not a torch.nn.Module"):
+        DelayedAttention(hybrid, until=at_step(2), automatic=False)  # type: ignore[arg-type]
+
+
 class SeveralInputs(LanguageModel):
     """A model with inputs that cannot be guessed."""
 

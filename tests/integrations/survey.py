@@ -1,4 +1,5 @@
-"""Try `DelayedAttention` on every hybrid of the installed Transformers and on the models of tests/delay/foreign.py.
+"""Try `DelayedAttention` on every hybrid of the installed Transformers, on hybrids of flash-linear-attention, and on
+the models of tests/delay/foreign.py and tests/delay/foreign_forms.py.
 
     python tests/integrations/survey.py               # every model: results/models.json, in minutes
     python tests/integrations/survey.py jamba zamba   # these again, the other rows stay
@@ -6,9 +7,12 @@
 
 The file is written after each model. `python docs/fill.py` makes the tables of docs/models.md from it. Each check is a
 function that returns "yes", or in words what is wrong. Its oracle is a model that no delay has touched.
+
+Models of flash-linear-attention are tried in a process of their own, see fla_hybrids.py.
 """
 
 import copy
+import json
 import sys
 import time
 import warnings
@@ -16,7 +20,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from json import loads
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,7 +31,9 @@ from torch.overrides import TorchFunctionMode
 
 sys.path += [str(Path(__file__).parents[1] / name) for name in ("", "delay", "integrations")]
 import discover
+import fla_hybrids
 import foreign
+import foreign_forms
 from switching import moved, same, weights
 from test_transformers import trainer_for
 
@@ -39,13 +44,16 @@ from latebloom.engine.files import write_json
 from latebloom.errors import ConfigError, first_line
 from latebloom.integrations.transformers import DelayedAttentionCallback
 
-RESULTS = Path(__file__).parents[2] / "results" / "models.json"
+TESTS = Path(__file__).parents[1]
+RESULTS = TESTS.parent / "results" / "models.json"
+FLA = "flash-linear-attention: "
+"""How the names of its models begin."""
 SWITCH, STEPS = 3, 5
 Row = dict[str, Any]
 
 
 class SoftmaxCalls(TorchFunctionMode):
-    """Counts the calls of torch's attention functions and of softmax."""
+    """Counts the calls of attention functions, of softmax and of the operations it is written out with."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +61,7 @@ class SoftmaxCalls(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        self.count += "attention" in name or name == "softmax"
+        self.count += "attention" in name or name in ("softmax", "log_softmax", "exp")
         return func(*args, **(kwargs or {}))
 
 
@@ -65,7 +73,17 @@ class Subject:
     make: Callable[[int], Any]
     """Builds it from a seed."""
     is_family: bool
-    """Whether it is a family of Transformers."""
+    """Whether it is a language model with the interface of Transformers."""
+
+    @property
+    def columns(self) -> list[str]:
+        """The checks that the model can have."""
+        without = ()
+        if not self.is_family:
+            without = FOR_FAMILIES
+        elif self.name.startswith(FLA):
+            without = NOT_FOR_FLA
+        return [column for column in CHECKS if column not in without]
 
     def build(self, state: Mapping[str, Tensor] | None = None, seed: int = 0) -> Any:
         """Return the model, with other weights if a state is given."""
@@ -107,7 +125,11 @@ def subjects() -> dict[str, Subject]:
         return make()
 
     families = {name: Subject(name, partial(discover.build, name), True) for name in discover.candidates()}
-    return families | {name: Subject(name, partial(seeded, make), False) for name, make in foreign.MODELS.items()}
+    families |= {
+        FLA + name: Subject(FLA + name, partial(fla_hybrids.build, name), True) for name in fla_hybrids.FAMILIES
+    }
+    models = foreign.MODELS | foreign_forms.FORMS
+    return families | {name: Subject(name, partial(seeded, make), False) for name, make in models.items()}
 
 
 def delayed(model: Any, optimizer: torch.optim.Optimizer | None = None) -> DelayedAttention:
@@ -306,6 +328,8 @@ CHECKS: dict[str, Callable[[Subject], str]] = {
 }
 FOR_FAMILIES = ("matched", "cached generation", "resumed")
 """The checks that only Transformers' models have."""
+NOT_FOR_FLA = ("not computed", "cached generation", "resumed")
+"""Its kernels run in Triton's interpreter: what they compute is not seen, and they take long."""
 
 
 def row_of(subject: Subject) -> Row:
@@ -320,13 +344,32 @@ def row_of(subject: Subject) -> Row:
     row["held"] = [one.path for one in seen.grouped() if one.held and (one.parameters or "gated" in one.note)]
     row["parameters"] = sum(parameter.numel() for parameter in delay.parameters().values())
     row["cells"] = {}
-    for column, check in CHECKS.items():
-        if subject.is_family or column not in FOR_FAMILIES:
-            try:
-                row["cells"][column] = check(subject)
-            except Exception as error:  # any error is a finding
-                row["cells"][column] = f"no: {type(error).__name__}: {first_line(error)}"
+    for column in subject.columns:
+        try:
+            row["cells"][column] = CHECKS[column](subject)
+        except Exception as error:  # any error is a finding
+            row["cells"][column] = f"no: {type(error).__name__}: {first_line(error)}"
     return row
+
+
+def fla_row(name: str) -> Row:
+    """Return the row of a model of flash-linear-attention."""
+    family = name.removeprefix(FLA)
+    seen = fla_hybrids.in_own_process(family)[family]
+    held, (first, second, _, last) = set(seen["held"]), map(set, seen["still"])
+    cells = {
+        "matched": seen["attention"] == seen["by_names"],
+        "gradient reaches the rest": second <= held,
+        "bit-identical": held <= first & second,
+        "trains after": not last & held,
+        "equal after remove()": seen["removed"],
+        "deep copy": seen["copy"],
+    }
+    row = {"name": name, "family": True, "model": seen["model"], "held": seen["paths"]}
+    return row | {
+        "parameters": seen["parameters"],
+        "cells": {one: "yes" if is_so else "no" for one, is_so in cells.items()},
+    }
 
 
 def main(words: list[str]) -> None:
@@ -336,12 +379,12 @@ def main(words: list[str]) -> None:
     known = subjects()
     if wrong := [name for name in words if name not in known and name != "--continue"]:
         sys.exit(f"{wrong[0]!r} is not known; choices: {', '.join(known)}")
-    kept = loads(RESULTS.read_text())["rows"] if words and RESULTS.exists() else []
+    kept = json.loads(RESULTS.read_text())["rows"] if words and RESULTS.exists() else []
     rows: dict[str, Row] = {row["name"]: row for row in kept if row["name"] in known}
     chosen = [name for name in known if name in words or not words or ("--continue" in words and name not in rows)]
     for number, name in enumerate(chosen, 1):
         started = time.monotonic()
-        rows[name] = row_of(known[name])
+        rows[name] = fla_row(name) if name.startswith(FLA) else row_of(known[name])
         report = {
             "command": "python tests/integrations/survey.py",
             "versions": {library: version(library) for library in ("torch", "transformers", "accelerate")},

@@ -9,9 +9,9 @@ from torch import nn
 from latebloom.delay.example import Example
 from latebloom.delay.find import Found, Where, find_attention, has_gate
 from latebloom.delay.gate import Gate, GatedForward, GatedResidual, gated_in
+from latebloom.delay.kinds import KINDS, Kind
 from latebloom.delay.libraries import libraries_of
 from latebloom.delay.marks import delayed
-from latebloom.delay.observe import KINDS, Kind
 from latebloom.errors import ConfigError
 
 
@@ -25,7 +25,8 @@ def attach(model: nn.Module, found: Found, gate: Gate) -> list[Any]:
             continue
         held = [modules[path] for path in found.held[one.path]]
         for path in one.modules:
-            attached.append(GatedForward(modules[path], gate, held, path == one.modules[-1]))
+            stream = found.streams.get(path, (0,))
+            attached.append(GatedForward(modules[path], gate, held, path == one.modules[-1], stream, found.bare))
     for library in libraries_of(model):
         mark_files = getattr(library, "mark_files", None)
         attached += [] if mark_files is None else mark_files(model)

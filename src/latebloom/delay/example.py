@@ -1,5 +1,6 @@
 """How to call a model once: from an example of the user's, from what a library knows, or by a guess."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from inspect import signature
 from typing import Any
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from latebloom.delay.libraries import example_of
-from latebloom.delay.observe import undisturbed
+from latebloom.delay.undisturbed import undisturbed
 from latebloom.errors import ConfigError
 
 Example = Mapping[str, Any] | tuple[Any, ...] | Tensor
@@ -53,7 +54,8 @@ def guess(model: nn.Module) -> Callable[[], Any] | None:
     for example in candidates:
         try:
             call = call_with(model, example)
-            with undisturbed(model), torch.no_grad():
+            with undisturbed(model), torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # such as of a reentrant checkpoint without gradients
                 call()
         except Exception:  # models raise anything on inputs that they do not expect
             continue

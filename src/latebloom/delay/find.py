@@ -1,15 +1,16 @@
 """The attention of a model that is to be held back, and the reasons to refuse a model."""
 
 import warnings
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
 from latebloom.delay.example import Example, call_with, guess, wrapped
+from latebloom.delay.kinds import KINDS, Kind
 from latebloom.delay.libraries import libraries_of
-from latebloom.delay.observe import KINDS, Attention, Kind, Observation, observe
+from latebloom.delay.observe import Attention, Observation, observe
 from latebloom.delay.record import is_inside
 from latebloom.errors import ConfigError, first_line, unknown
 
@@ -31,6 +32,14 @@ class Found:
     """Other modules that mix tokens, with what they are."""
     refusals: tuple[tuple[str, str], ...] = ()
     """Why it cannot be held back, each with the word of `ALLOW` that allows it, or an empty one."""
+    scales: tuple[str, ...] = ()
+    """Parameters of other modules that act through attention alone, such as a layer scale; they are held back too."""
+    shared: tuple[str, ...] = ()
+    """Parameters of the held modules that other modules have too; they are not held back."""
+    streams: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """For a module, which of the tensors that it returns act on the model's output; for others, the first."""
+    bare: bool = True
+    """Whether attention that is left out may return None for its other tensors."""
 
     @property
     def matched(self) -> tuple[str, ...]:
@@ -45,18 +54,37 @@ class Found:
         def full(inner: str) -> str:
             return f"{path}.{inner}" if inner else path
 
-        return Found(
-            tuple(replace(one, path=full(one.path), modules=tuple(map(full, one.modules))) for one in self.attention),
-            {full(name): tuple(map(full, paths)) for name, paths in self.held.items()},
-            {full(name): reason for name, reason in self.passed_over.items()},
-            self.refusals,
+        def full_attention(one: Attention) -> Attention:
+            modules, callers = tuple(map(full, one.modules)), tuple(map(full, one.callers))
+            return replace(one, path=full(one.path), modules=modules, callers=callers)
+
+        return replace(
+            self,
+            attention=tuple(map(full_attention, self.attention)),
+            held={full(name): tuple(map(full, paths)) for name, paths in self.held.items()},
+            passed_over={full(name): reason for name, reason in self.passed_over.items()},
+            scales=tuple(map(full, self.scales)),
+            shared=tuple(map(full, self.shared)),
+            streams={full(name): numbers for name, numbers in self.streams.items()},
         )
+
+    def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """Return what is held back, by name; a parameter with several names has the first of them."""
+        modules = dict(model.named_modules())
+        shared = {id(model.get_parameter(name)) for name in self.shared}
+        named = [
+            (f"{path}.{name}", parameter)
+            for paths in self.held.values()
+            for path in paths
+            for name, parameter in modules[path].named_parameters()
+        ]
+        named += [(name, model.get_parameter(name)) for name in self.scales]
+        found = {id(parameter): (name, parameter) for name, parameter in reversed(named)}
+        return {name: found[id(one)][1] for name, one in named if found[id(one)][0] == name and id(one) not in shared}
 
     def check(self, allow: Collection[str]) -> None:
         """Raise if the attention cannot be held back; warn if it is allowed nevertheless."""
-        for word in allow:
-            if word not in ALLOW:
-                raise unknown("allow", word, ALLOW)
+        allow = _checked("allow", allow, ALLOW)
         for word, reason in self.refusals:
             if word not in allow:
                 raise ConfigError(f"delay: {reason}")
@@ -103,9 +131,9 @@ def examine(
 ) -> Found:
     """Return the attention of a model, as a pass that `run` makes through the part at `path` shows it."""
     root = model.get_submodule(path)
-    for kind in kinds:
-        if kind not in KINDS:
-            raise unknown("kinds", kind, KINDS)
+    kinds = _checked("kinds", kinds, KINDS)
+    if not kinds:
+        raise ConfigError(f"kinds: the list is empty; choices: {', '.join(KINDS)}")
     if where is None:
         named = [name for name, module in root.named_modules() if has_gate(module)]
     else:
@@ -156,14 +184,23 @@ def class_name(module: nn.Module) -> str:
     return type(body if hasattr(module, "role") and isinstance(body, nn.Module) else module).__name__
 
 
+def _checked(field: str, words: Collection[str], choices: Collection[str]) -> list[Any]:
+    """Return words as a list, also if only one was given; raise if one of them is no choice."""
+    listed = [words] if isinstance(words, str) else list(words)
+    for word in listed:
+        if word not in choices:
+            raise unknown(field, word, choices)
+    return listed
+
+
 def _chosen(model: nn.Module, where: Where) -> list[str]:
     """Return the names that `where` stands for."""
     modules = dict(model.named_modules())
     if not callable(where):
-        for name in where:
-            if name not in modules:
-                raise unknown("where", name, [known for known in modules if known])
-        return list(where)
+        names = _checked("where", where, [known for known in modules if known])
+        if not names:
+            raise ConfigError("where: the list is empty; name the modules to hold back, or leave `where` out")
+        return names
     names = [name for name, module in modules.items() if where(name, module)]
     if not names:
         raise ConfigError(f"where: the predicate matches no module of {type(model).__name__}")
@@ -181,8 +218,17 @@ def _collect(model: nn.Module, seen: Observation) -> Found:
             continue
         parent = one.path.rpartition(".")[0]
         if one.inline and (not parent or isinstance(model.get_submodule(parent), CONTAINERS)):
-            parent = one.path  # a block; otherwise a module of attention that adds its own residual path
-        feeding = [path for path in seen.starved if is_inside(path, parent) and not _mixes(seen, path)]
+            parents = [one.path]  # a block; otherwise a module of attention that adds its own residual path
+        else:
+            parents = [parent, *(caller for caller in one.callers if caller)]
+        feeding = [
+            path
+            for path in seen.starved
+            if any(is_inside(path, parent) for parent in parents) and not _mixes(seen, path)
+        ]
+        if any(is_inside(one.path, path) for path in seen.severed):
+            # Everything behind it reads attention alone, and everything before it acts through attention alone.
+            one, feeding = replace(one, modules=() if one.inline else (one.path,)), []
         attention.append(one)
         held[one.path] = (*one.modules, *feeding)
     passed_over = {
@@ -194,7 +240,8 @@ def _collect(model: nn.Module, seen: Observation) -> Found:
         path: f"{class_name(model.get_submodule(path))} is {words[kind]}, which was not chosen"
         for path, kind in seen.kept.items()
     }
-    return Found(tuple(attention), held, passed_over)
+    scales = () if seen.severed else seen.scales  # as above
+    return Found(tuple(attention), held, passed_over, (), scales, seen.shared, seen.streams, seen.bare)
 
 
 def _part(model: nn.Module, path: str) -> str:
@@ -206,6 +253,19 @@ def _part(model: nn.Module, path: str) -> str:
 
 def _mixes(seen: Observation, path: str) -> bool:
     return any(is_inside(mixer, path) for mixer in seen.mixers)
+
+
+def _called(model: nn.Module, path: str) -> str:
+    """Return how a message calls a module or a parameter: its path with its class, and the model by its class."""
+    owner, _, name = path.rpartition(".")
+    if name in model.get_submodule(owner)._parameters:
+        return f"{path} (a parameter)"
+    kind = class_name(model.get_submodule(path))
+    return f"{path} ({kind})" if path else kind
+
+
+def _written_inside(model: nn.Module, path: str) -> str:
+    return f"attention is written inside the forward of {_called(model, path)}"
 
 
 def _refusals(
@@ -227,16 +287,16 @@ def _refusals(
             )
         )
     if not leaves_out:
-        return refusals
+        lost = [one.path for one in found.attention if not found.held[one.path]]
+        words = "and which modules belong to it is not seen; name them with `where`"
+        return refusals + [("", f"{_written_inside(model, path)}, {words}") for path in lost]
     for one in found.attention:
-        owner = model.get_submodule(one.path)
         if not one.modules:
             refusals.append(
                 (
                     "",
-                    f"attention is written inside the forward of {one.path} ({type(owner).__name__}), and no module "
-                    "reads its result alone, so it cannot be left out; give it a module of its own, or use "
-                    'hold="freeze"',
+                    f"{_written_inside(model, one.path)}, and no module reads its result alone, so it cannot be left "
+                    'out; give it a module of its own, or use hold="freeze"',
                 )
             )
         cut = [path for path in seen.severed if is_inside(one.path, path)]
@@ -245,20 +305,22 @@ def _refusals(
             refusals.append(
                 (
                     "",
-                    f"{one.path} ({class_name(owner)}) has no residual path in {block or kind} "
-                    f"({type(model.get_submodule(block)).__name__}): without attention its output does not depend on "
-                    'its input; use hold="freeze", or hold back something else with `where`',
+                    f"{_called(model, one.path)} has no residual path"
+                    f"{'' if block == one.path else f' in {_called(model, block)}'}: without attention its output does "
+                    'not depend on its input; use hold="freeze", or hold back something else with `where`',
                 )
             )
     held = [path for paths in found.held.values() for path in paths]
     starved = [path for path in seen.starved if not any(is_inside(path, one) for one in held)]
+    starved = [_called(model, path) for path in (*starved, *seen.gating)]
     if starved and not any(not allowed for allowed, _ in refusals):
-        names = ", ".join(f"{path} ({class_name(model.get_submodule(path))})" for path in starved[:3])
+        names = ", ".join(starved[:3])
         refusals.append(
             (
                 "no gradient",
                 f"{names}{' and others' * (len(starved) > 3)} would get no gradient while attention is left out, "
-                'because it acts through attention alone; use hold="freeze", or hold back less with `where` or `kinds`',
+                f"because {'they act' if len(starved) > 1 else 'it acts'} through attention alone; "
+                'use hold="freeze", or hold back less with `where` or `kinds`',
             )
         )
     return refusals

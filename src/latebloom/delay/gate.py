@@ -6,13 +6,15 @@ keeps the value that it was saved with. Every `state_dict` holds the gate in its
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple, TypedDict
 from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from latebloom.delay.structure import map_leaves, map_tensors, tensors_of
 
 MARK = "latebloom"
 """The name of the gate in the metadata of a `state_dict`."""
@@ -67,10 +69,13 @@ class Form(NamedTuple):
     """The form of the calls of a module."""
 
     stream: int | str
-    """The position or name of the argument that has the output's shape, except for the features."""
-    features: int
-    outputs: int | None
-    """The length of the tuple that is returned, with the tensor first; None if it is the tensor itself."""
+    """The position or name of an argument that has the output's shape, except for the features."""
+    output: Any
+    """What is returned, with the number of features in place of each tensor of the stream and None for all else."""
+
+
+class _Features(int):
+    """A number of features, beside the numbers that a module may return itself."""
 
 
 class GatedForward:
@@ -80,8 +85,18 @@ class GatedForward:
     shows the form of the output, and a call with a cache to fill.
     """
 
-    def __init__(self, module: nn.Module, gate: Gate, held: Iterable[nn.Module], is_last: bool) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        gate: Gate,
+        held: Iterable[nn.Module],
+        is_last: bool,
+        stream: Collection[int] = (0,),
+        bare: bool = True,
+    ) -> None:
         self.module, self.gate, self.is_last = module, gate, is_last
+        self.stream, self.bare = stream, bare
+        """Which of the tensors that the module returns are its result, and whether the others may be None."""
         self.held = [module, *held] if is_last else [module]
         """Modules whose parameters get a gradient of zero in distributed training, see `_is_distributed`."""
         self._form: Form | None = None
@@ -106,7 +121,7 @@ class GatedForward:
         output = self._original(*positional, **named)
         if isinstance(value, float) or not self.is_last:
             return output
-        return (output[0] * value, *output[1:]) if isinstance(output, tuple) else output * value
+        return map_tensors(output, lambda number, one: one * value if number in self.stream else one)
 
     def _original(self, *positional: Any, **named: Any) -> Any:
         if self._replaced is not None:
@@ -116,20 +131,33 @@ class GatedForward:
     def _left_out(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
         arguments = {**dict(enumerate(positional)), **named}
         if self._form is not None and self._form.stream in arguments and not any(map(_is_cache, named.items())):
-            stream, features, outputs = arguments[self._form.stream], self._form.features, self._form.outputs
-            zeros = self._tie(stream.new_zeros(*stream.shape[:-1], features), arguments)
-            return zeros if outputs is None else (zeros, *[None] * (outputs - 1))
+            like: Tensor = arguments[self._form.stream]
+
+            def zeros(features: int | None) -> Tensor | None:
+                return None if features is None else self._tie(like.new_zeros(*like.shape[:-1], features), arguments)
+
+            return map_leaves(self._form.output, zeros)
         with torch.no_grad():
             output = self._original(*positional, **named)
-        first = output[0] if isinstance(output, tuple) else output
+        self._form = self._form_of(arguments, output) or self._form
+
+        def without(number: int, one: Tensor) -> Tensor:
+            return self._tie(torch.zeros_like(one), arguments) if number in self.stream else one
+
+        return map_tensors(output, without)
+
+    def _form_of(self, arguments: dict[int | str, Any], output: Any) -> Form | None:
+        """Return the form of a call; None if the module must compute its output in every call."""
         # If the caller of torch's attention wants the weights, they must be computed in every call.
         wants_weights = isinstance(self.module, nn.MultiheadAttention) and output[1] is not None
-        for key, value in () if wants_weights else arguments.items():
-            if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:-1] == first.shape[:-1]:
-                self._form = Form(key, first.shape[-1], len(output) if isinstance(output, tuple) else None)
-                break
-        zeros = self._tie(torch.zeros_like(first), arguments)
-        return (zeros, *output[1:]) if isinstance(output, tuple) else zeros
+        results = [one for number, one in enumerate(tensors_of(output)) if number in self.stream]
+        if wants_weights or not self.bare or not results:
+            return None
+        marked = map_tensors(output, lambda number, one: _Features(one.shape[-1] if number in self.stream else 0))
+        form = map_leaves(marked, lambda one: int(one) if isinstance(one, _Features) and one else None)
+        floats = {key: one for key, one in arguments.items() if isinstance(one, Tensor) and one.is_floating_point()}
+        fits = (key for key, one in floats.items() if all(one.shape[:-1] == result.shape[:-1] for result in results))
+        return next((Form(key, form) for key in fits), None)
 
     def _tie(self, zeros: Tensor, arguments: dict[int | str, Any]) -> Tensor:
         """Return zeros that depend on the inputs and on what is held back, in distributed training."""

@@ -17,8 +17,8 @@ from latebloom.delay.bypass import attach
 from latebloom.delay.example import Example, wrapped
 from latebloom.delay.find import Found, Where, check_weights, class_name, examine, find_attention
 from latebloom.delay.gate import Gate
+from latebloom.delay.kinds import KINDS, Kind
 from latebloom.delay.marks import check_step, delayed, take_loaded
-from latebloom.delay.observe import KINDS, Kind
 from latebloom.delay.optimizers import DelayedOptimizers, Optimizers
 from latebloom.delay.parts import watch_parts
 from latebloom.delay.policy import Hold, HookedDelay, Stage, Switch, check_trigger, stage_at
@@ -64,6 +64,10 @@ class DelayedAttention:
         if not isinstance(until, Trigger):
             raise ConfigError(f"until: {until!r} is not a trigger; write for example until=at_step(6_000)")
         self.settings = HookedDelay(until=until, hold=hold, ramp_steps=ramp_steps, warmup_steps=warmup_steps)
+        if not isinstance(model, nn.Module):
+            raise ConfigError(f"model: a {type(model).__name__} is not a torch.nn.Module")
+        if steps is not None and not isinstance(steps, int):
+            raise ConfigError(f"steps: {steps!r} is not possible; it must be a whole number")
         check_trigger(until, steps)
         if isinstance(until, WhenBeyond) and measure is None:
             raise ConfigError(
@@ -138,16 +142,7 @@ class DelayedAttention:
     def _hold(self, found: Found) -> None:
         self._attached += attach(self.model, found, self._gate)
         self._gate.loaded = take_loaded(self.model)
-        modules = dict(self.model.named_modules())
-        named = {
-            f"{path}.{name}": parameter
-            for paths in found.held.values()
-            for path in paths
-            for name, parameter in modules[path].named_parameters()
-            if parameter.requires_grad
-        }
-        names_of = {id(parameter): name for name, parameter in reversed(named.items())}  # the first, if tied
-        self._parameters = {name: parameter for name, parameter in named.items() if names_of[id(parameter)] == name}
+        self._parameters = {name: one for name, one in found.parameters(self.model).items() if one.requires_grad}
         names = ", ".join(found.matched[:4])
         if not self._parameters:
             raise ConfigError(
@@ -155,13 +150,14 @@ class DelayedAttention:
                 "back; with LoRA, name attention's projections in target_modules, or train the rest without attention "
                 "after bypass_attention(model)"
             )
-        others = (parameter for parameter in self.model.parameters() if id(parameter) not in names_of)
+        held = set(map(id, self._parameters.values()))
+        others = (parameter for parameter in self.model.parameters() if id(parameter) not in held)
         if self.attention_held and not any(parameter.requires_grad for parameter in others):
             raise ConfigError(
                 f"delay: only attention is trained ({names}), so nothing would learn while it is held back; train "
                 "other parameters too, such as adapters on what else mixes tokens"
             )
-        parts = [modules[path] for paths in found.held.values() for path in paths]
+        parts = [self.model.get_submodule(path) for paths in found.held.values() for path in paths]
         self._attached.append(watch_parts(parts, self._parameters.values(), self._is_enabled))
 
     @property
@@ -333,6 +329,8 @@ class DelayedAttention:
         for one in self._found.attention:
             module = self.model.get_submodule(one.path)
             place = "" if one.modules[-1:] in ((one.path,), ()) else f", gated behind {one.modules[-1]}"
-            lines.append(f"  attention  {one.path}: {class_name(module)}{place}")
+            lines.append(f"  attention  {one.path or 'the model'}: {class_name(module)}{place}")
+        lines += [f"  attention  {name}: a parameter that acts through attention alone" for name in self._found.scales]
         lines += [f"  not        {name}: {reason}" for name, reason in self._found.passed_over.items()]
+        lines += [f"  not        {name}: a parameter that other modules have too" for name in self._found.shared]
         return "\n".join(lines)

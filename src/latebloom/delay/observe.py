@@ -1,6 +1,7 @@
 """What the modules of a model do: which are attention, and which mix tokens in another way.
 
-The decision goes by behaviour, not by the names of classes. Three passes over one example are recorded:
+The decision goes by behaviour, not by the names of classes. Three passes over one example are recorded, after one in
+training mode that shows whether attention is called only there:
 
 1. The model as it is. Functions such as `scaled_dot_product_attention` are attention. So is a softmax if two of its
    inputs depend on different tokens; the softmax of a router or of the logits is not.
@@ -8,25 +9,25 @@ The decision goes by behaviour, not by the names of classes. Three passes over o
    path around attention, and belongs to it. A module whose output at one token still depends on its input at another
    mixes tokens without attention.
 3. The same with the modules that belong to attention replaced by zeros, as a delay does it: their biases are out too. A
-   module on which the model's output no longer depends would not be trained.
+   module, or a parameter of a module around attention, on which the model's output no longer depends would not be
+   trained.
 """
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
-from itertools import pairwise
-from typing import Any, Literal
+from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from latebloom.delay.record import ROUNDING, Call, Event, Recording, depends, is_inside, random_sum, tokens_behind
-from latebloom.delay.visible import attention_kernels, eager
+from latebloom.delay.kinds import KINDS, Kind, attention_events
+from latebloom.delay.mixing import convolution_reach, keeps_tokens, mixes, reach_of
+from latebloom.delay.record import ROUNDING, Recording, depends, gradients, is_inside, random_sum
+from latebloom.delay.undisturbed import train_but_torch, undisturbed
+from latebloom.delay.visible import attention_kernels
 
-Kind = Literal["self", "cross", "sliding"]
-KINDS: tuple[Kind, ...] = ("self", "cross", "sliding")
 POINTWISE = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.Identity, nn.GELU, nn.SiLU, nn.ReLU)
 """Modules that never mix tokens and are called most often; leaving them out saves time."""
 
@@ -43,6 +44,8 @@ class Attention:
     """The attention functions that it calls; none for a module that was named."""
     kind: Kind = "self"
     """`cross` if the keys come from another input than the queries, `sliding` if only near tokens are attended to."""
+    callers: tuple[str, ...] = ()
+    """The modules that call it; several if it is shared."""
 
     @property
     def inline(self) -> bool:
@@ -64,6 +67,16 @@ class Observation:
     """Modules with a mixer inside whose output depends on their input through attention alone."""
     starved: tuple[str, ...]
     """The outermost modules outside attention that get a gradient through attention alone."""
+    streams: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """For each module of attention, which of the tensors that it returns act on the model's output."""
+    bare: bool = True
+    """Whether these modules may return None for all other tensors."""
+    scales: tuple[str, ...] = ()
+    """Parameters of the modules around attention that get a gradient through attention alone, such as a layer scale."""
+    shared: tuple[str, ...] = ()
+    """Parameters of attention that get a gradient without it, because another module has them too."""
+    gating: tuple[str, ...] = ()
+    """Matrices of the modules around attention that act on its result alone."""
 
 
 def observe(
@@ -74,17 +87,11 @@ def observe(
     Attention of these `kinds` is left out, and the modules that are `named`, whatever they do.
     """
     with undisturbed(model):
-        known = attention_kernels()
-        whole = Recording(model, run)
-        if attention_kernels() != known:  # the first call has imported kernels, which were not seen
-            whole = Recording(model, run)
-        found: dict[int, Kind] = {}
-        for index, event in enumerate(whole.events):
-            is_named = any(is_inside(event.stack[-1].path, path) for path in named)
-            if not is_named and (event.dim is None or _is_over_tokens(event)):
-                found[index] = _kind(model, event)
+        record = partial(_record, model, run)
+        whole = _record_whole(model, record)
+        found = attention_events(model, whole.events, named)
         left_out = [found.get(index) in kinds for index in range(len(whole.events))]
-        cut = Recording(model, run, left_out, named)
+        cut = record(left_out, {path: whole.stream(path) for path in named}, whole)
         if [event.function for event in cut.events] != [event.function for event in whole.events]:
             raise RuntimeError("without attention it calls other attention functions than with it")
         compared = _Comparison(model, whole, cut)
@@ -98,9 +105,64 @@ def observe(
             for path in compared.mixers
             if not any(is_inside(path, one) for one in inside) and not any(is_inside(one, path) for one in kept)
         ]
-        held = _Comparison(model, whole, Recording(model, run, left_out, [*named, *inside]))
+        streams, bare = {path: whole.stream(path) for path in [*named, *inside]}, True
+        try:
+            without = record(left_out, streams, whole, bare)
+        except Exception:  # a caller reads what else attention returns
+            bare = False
+            without = record(left_out, streams, whole, bare)
+        held = _Comparison(model, whole, without)
         severed = [path for path in cut.first if compared.has_lasting(path) and not held.is_connected(path)]
-        return Observation(tuple(attention), kept, tuple(mixers), tuple(severed), tuple(held.starved(inside)))
+        starved = held.starved(inside)
+        scales, shared = _single_parameters(model, whole, without, [one.path for one in attention], [*inside, *starved])
+        # A vector scales attention. A matrix that acts on the output beside attention may be a recurrence.
+        matrices = {
+            name: one for name in scales if (one := model.get_parameter(name)).numel() > max(one.shape, default=1)
+        }
+        gating = _acting(record(left_out, {}, whole, False, torch.rand_like), matrices) if matrices else []
+        return Observation(
+            tuple(attention),
+            kept,
+            tuple(mixers),
+            tuple(severed),
+            tuple(starved),
+            streams=streams,
+            bare=bare,
+            scales=tuple(name for name in scales if name not in gating),
+            shared=shared,
+            gating=tuple(gating),
+        )
+
+
+def _record(model: nn.Module, run: Callable[[], Any], *settings: Any) -> Recording:
+    torch.manual_seed(0)  # in training mode, each pass draws the same random numbers
+    return Recording(model, run, *settings)
+
+
+def _record_whole(model: nn.Module, record: Callable[[], Recording]) -> Recording:
+    """Return a pass of the model as it is: in training mode if attention is called only there, else in evaluation mode.
+
+    The mode stays for the passes to come.
+    """
+    known = attention_kernels()
+    in_training: set[str] = set()
+    train_but_torch(model)
+    try:
+        events = record().events
+        if attention_kernels() != known:  # the first call has imported kernels, which were not seen
+            events = record().events
+        in_training = {events[index].stack[-1].path for index in attention_events(model, events)}
+    except Exception:  # training mode may need a larger batch, or labels
+        pass
+    model.eval()
+    known = attention_kernels()
+    whole = record()
+    if attention_kernels() != known:
+        whole = record()
+    if in_training - {event.stack[-1].path for event in whole.events}:
+        train_but_torch(model)
+        whole = record()
+    return whole
 
 
 class _Comparison:
@@ -136,15 +198,17 @@ class _Comparison:
         functions: dict[str, dict[str, Kind]] = {
             path: {self.whole.events[index].function: found[index] for index in events[path]} for path in events
         }
-        return [
-            Attention(path, tuple(chains[path]), tuple(calls), *list(calls.values())[:1])
-            for path, calls in functions.items()
-        ]
+        attention: list[Attention] = []
+        for path, calls in functions.items():
+            callers = dict.fromkeys(call.caller for call in self.whole.calls if call.path == path)
+            kinds: list[Kind] = [*calls.values(), "self"]  # a module that was named calls none
+            attention.append(Attention(path, tuple(chains[path]), tuple(calls), kinds[0], tuple(callers)))
+        return attention
 
     def _extend(self, chains: dict[str, list[str]], path: str, results: list[Tensor]) -> None:
         """Add the modules of the block that read attention's result alone, such as a projection or a norm."""
         parent = self.cut.parent(path) if chains[path] else path
-        results = results or self.whole.first[path].outputs[:1]
+        results = results or self._stream(self.whole, path)
         for name, call in self.cut.first.items():
             if name == parent or not is_inside(name, parent) or self.has_lasting(name):
                 continue
@@ -158,10 +222,17 @@ class _Comparison:
         return self.has_lasting(path) or self.is_connected(path)
 
     def is_connected(self, path: str) -> bool:
-        """Return whether the first output of a module depends on its inputs without attention."""
+        """Return whether what a module adds to the model's output depends on its inputs without attention."""
         if path not in self._connected:
-            self._connected[path] = depends(self.cut.first[path].outputs[:1], self._sources(path))
+            self._connected[path] = depends(self._stream(self.cut, path), self._sources(path))
         return self._connected[path]
+
+    def _stream(self, recording: Recording, path: str) -> list[Tensor]:
+        """Return those outputs of a module on which the model's output depends."""
+        if not path:
+            return [] if recording.output is None else [recording.output]
+        outputs = recording.first[path].outputs
+        return [outputs[index] for index in self.whole.stream(path) if index < len(outputs)]
 
     def _sources(self, path: str) -> list[Tensor]:
         """Return the inputs of a module; for one that takes token ids, also what the embeddings inside it return."""
@@ -184,7 +255,7 @@ class _Comparison:
         if path not in self._reaches:
             module, call = self.modules[path], self.cut.first[path]
             reach = (
-                _convolution_reach(module, call) if isinstance(module, nn.Conv1d) else _reach(call, self._sources(""))
+                convolution_reach(module, call) if isinstance(module, nn.Conv1d) else reach_of(call, self._sources(""))
             )
             self._reaches[path] = min(Fraction(1), reach)
         return self._reaches[path]
@@ -197,9 +268,9 @@ class _Comparison:
             module = self.modules[path]
             if isinstance(module, POINTWISE) or any(is_inside(path, one) for one in still):
                 continue
-            if max(module.kernel_size) > 1 if isinstance(module, nn.Conv1d) else _mixes(call, self._sources("")):
+            if max(module.kernel_size) > 1 if isinstance(module, nn.Conv1d) else mixes(call, self._sources("")):
                 mixing.append(path)
-            elif _keeps_tokens(call) and not _mixes(self.whole.first[path], []):
+            elif keeps_tokens(call) and not mixes(self.whole.first[path], []):
                 still.append(path)  # nothing inside it mixes tokens either
         found = list[str]()
         for path in reversed(mixing):  # the innermost first
@@ -210,168 +281,36 @@ class _Comparison:
         return found[::-1]
 
 
-def _is_over_tokens(event: Event) -> bool:
-    """Return whether two inputs of a softmax depend on different tokens that some module around it is given.
+def _single_parameters(
+    model: nn.Module, whole: Recording, cut: Recording, attention: list[str], inside: list[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the parameters around attention that act through it alone, and those inside that act without it too.
 
-    Behind a recurrence in the same forward, a query depends on all of these. So what the modules inside the caller
-    return counts too, such as the projection to queries and keys.
+    Few are compared: those that the modules around attention have themselves, and those that several modules have.
     """
-    around = [tensor for call in event.stack for tensor in call.inputs]
-    scores = _scores(event, around + [tensor for call in event.stack[-1].inner for tensor in call.outputs])
-    pairs = [pair for two in pairwise(scores) for pair in zip(*two, strict=True)]
-    return any(a is not None and b is not None and not torch.equal(a, b) for a, b in pairs)
+    owners: dict[int, list[str]] = {}
+    names: dict[str, Tensor] = {}
+    for path, module in model.named_modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and parameter.requires_grad:
+                if id(parameter) not in owners:
+                    names[f"{path}.{name}" if path else name] = parameter
+                owners.setdefault(id(parameter), []).append(path)
+
+    def share_inside(parameter: Tensor) -> Fraction:
+        paths = owners[id(parameter)]
+        return Fraction(sum(any(is_inside(path, one) for one in inside) for path in paths), len(paths))
+
+    def is_around(parameter: Tensor) -> bool:
+        return any(is_inside(one, path) for path in owners[id(parameter)] for one in attention)
+
+    around = {name: one for name, one in names.items() if share_inside(one) == 0 and is_around(one)}
+    several = {name: one for name, one in names.items() if 0 < share_inside(one) < 1}
+    acting = _acting(cut, around)
+    return tuple(name for name in _acting(whole, around) if name not in acting), tuple(_acting(cut, several))
 
 
-def _scores(event: Event, inputs: list[Tensor]) -> list[list[Tensor | None]]:
-    """Return on which tokens some inputs of a softmax with the same query depend, without those that are masked."""
-    scores, dim = event.inputs[0], event.dim
-    assert dim is not None
-    index, size = [size - 1 for size in scores.shape], scores.shape[dim]  # the last query may attend to all keys
-    found = []
-    for key in sorted({0, size // 2, size - 2, size - 1}):
-        index[dim] = key
-        tokens = tokens_behind(scores[tuple(index)], inputs)
-        if any(support is not None and support.any() for support in tokens):
-            found.append(tokens)
-    return found
-
-
-def _kind(model: nn.Module, event: Event) -> Kind:
-    """Return `cross` if the keys come from an input of the caller that the queries do not come from."""
-    call = next((call for call in reversed(event.stack) if call.inputs), None)
-    if call is not None and event.dim is None:
-        behind = [tokens_behind(tensor.sum(), call.inputs) for tensor in event.inputs[:2]]
-        if any(q is None and k is not None for q, k in zip(behind[0], behind[-1], strict=True)):
-            return "cross"
-    elif call is not None:
-        scores = _scores(event, call.inputs)[:2]
-        pairs = list(zip(*scores, strict=True)) if len(scores) == 2 else []
-        are_equal = [torch.equal(a, b) for a, b in pairs if a is not None and b is not None]
-        if any(are_equal) and not all(are_equal):  # the queries come from one input, the keys from another
-            return "cross"
-    return "sliding" if _is_sliding(model, event) else "self"
-
-
-def _is_sliding(model: nn.Module, event: Event) -> bool:
-    """Return whether the last query may not attend to the first key, or the module has a window."""
-    weights = event.mask if event.dim is None else event.output
-    if weights is not None and weights.shape[-1] > 1:
-        weights = weights.detach()  # a learned bias may be part of a mask
-        first = weights[(-1,) * weights.ndim if weights.ndim < 2 else (*(0,) * (weights.ndim - 2), -1, 0)]
-        if not bool(first) if event.dim is not None or weights.dtype == torch.bool else float(first) < -1e4:
-            return True
-    owner = model.get_submodule(event.stack[-1].path)
-    windows = (getattr(owner, name, None) for name in ("sliding_window", "window_size"))
-    return event.has_window or any(isinstance(window, int) and window > 0 for window in windows)
-
-
-def _keeps_tokens(call: Call) -> bool:
-    """Return whether an output of a module has the tokens of an input; a decoder may have those of other inputs."""
-    return any(output.shape[:-1] == tensor.shape[:-1] for output in call.outputs for tensor in call.inputs)
-
-
-def _mixes(call: Call, sources: list[Tensor]) -> bool:
-    """Return whether an output of a module at one token depends on an input at another."""
-    return any(support.any() for support in _other_tokens(call, sources, lambda size: size // 2))
-
-
-def _reach(call: Call, sources: list[Tensor]) -> Fraction:
-    """Return how far from a token at an end of the example those are on which its output depends, from 0 to 1."""
-    reach = Fraction(0)
-    for last in (False, True):
-        for support in _other_tokens(call, sources, lambda size, last=last: last * (size - 1)):
-            for axis, size in enumerate(support.shape):
-                places = support.nonzero()[:, axis].tolist()
-                distances = [size - 1 - place if last else place for place in places]
-                reach = max(reach, Fraction(max(distances, default=0), max(size - 1, 1)))
-    return reach
-
-
-def _convolution_reach(module: nn.Conv1d, call: Call) -> Fraction:
-    size = max(tensor.shape[-1] for tensor in call.inputs)  # tokens are its last axis
-    return Fraction((module.kernel_size[0] - 1) * module.dilation[0], max(size - 1, 1))
-
-
-def _other_tokens(call: Call, sources: list[Tensor], at: Callable[[int], int]) -> Iterator[Tensor]:
-    """Yield on which other tokens of an input an output at one token depends; True over all axes but the last."""
-    for output in call.outputs:
-        leading = output.shape[:-1]
-        inputs = [tensor for tensor in call.inputs if tensor.shape[:-1] == leading]
-        if leading and inputs:
-            index = tuple(at(size) for size in leading)
-            weights = torch.randn(output.shape[-1], generator=torch.Generator().manual_seed(0)).to(output)
-            supports = tokens_behind((output[index] * weights).sum(), inputs)
-            for tensor, support in zip(inputs, supports, strict=True):
-                if support is not None:
-                    support[index] = False
-                    for axis in range(len(index)):
-                        line = (*index[:axis], slice(None), *index[axis + 1 :])
-                        if support[line].any() and _is_one_token(sources, tensor[line]):
-                            support[line] = False
-                    yield support
-
-
-def _is_one_token(sources: list[Tensor], line: Tensor) -> bool:
-    """Return whether the rows of a line depend on the same tokens, as parallel residual streams do."""
-    if not sources or any(len(line) in source.shape[:-1] for source in sources):
-        return False  # it may be the tokens, which all depend on each other in a model that is not causal
-    rows = (tokens_behind(random_sum([line[row]]), sources) for row in (0, -1))
-    pairs = zip(*rows, strict=True)
-    return all(one is two or (one is not None and two is not None and torch.equal(one, two)) for one, two in pairs)
-
-
-@contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Run in evaluation mode; restore modes, weights, buffers, other state and random numbers afterwards."""
-    attributes = {module: dict(vars(module)) for module in model.modules()}
-    frozen = [p for p in model.parameters() if p.is_floating_point() and not p.requires_grad]
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    try:
-        with torch.random.fork_rng(), torch.inference_mode(False), torch.enable_grad(), _unsharded(model), eager():
-            model.eval()
-            for parameter in frozen:
-                parameter.requires_grad_()
-            with _without_zeros(model):
-                yield
-    finally:
-        for parameter in frozen:
-            parameter.requires_grad_(False)
-        for module, kept in attributes.items():  # its mode, and a state that it keeps beside its buffers
-            for name in [name for name, value in vars(module).items() if isinstance(value, Tensor)]:
-                del module.__dict__[name]
-            module.__dict__.update(kept)
-        for name, buffer in model.named_buffers():
-            if name in buffers:
-                buffer.data.copy_(buffers[name])
-
-
-@contextmanager
-def _without_zeros(model: nn.Module) -> Iterator[None]:
-    """Draw weights that are zero at random; a projection that begins at zero would hide what depends on it."""
-    weights = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
-    zeros = [(weight, weight.detach().clone()) for weight in weights if not weight.any()]
-    try:
-        for weight, _ in zeros:
-            nn.init.normal_(weight, std=0.02)
-        yield
-    finally:
-        for weight, value in zeros:
-            weight.data.copy_(value)
-
-
-@contextmanager
-def _unsharded(model: nn.Module) -> Iterator[None]:
-    """Keep the parameters of a model that FSDP2 has sharded whole, so that gradients can be asked for at any point."""
-    sharded: list[Any] = [module for module in model.modules() if hasattr(module, "set_reshard_after_backward")]
-    groups = [group for module in sharded if (group := module._get_fsdp_state()._fsdp_param_group) is not None]
-    kept = [(group.post_forward_mesh_info, group.reshard_after_backward) for group in groups]
-    for module in sharded:
-        module.set_reshard_after_forward(False, recurse=False)
-        module.set_reshard_after_backward(False, recurse=False)
-    try:
-        yield
-    finally:
-        for group, (forward, backward) in zip(groups, kept, strict=True):
-            group.post_forward_mesh_info, group.reshard_after_backward = forward, backward
-        for module in sharded:
-            module.reshard()
+def _acting(recording: Recording, parameters: Mapping[str, Tensor]) -> list[str]:
+    """Return the parameters on which the model's output depends."""
+    grads = gradients(random_sum([] if recording.output is None else [recording.output]), list(parameters.values()))
+    return [name for name, grad in zip(parameters, grads, strict=True) if grad is not None and bool(grad.any())]

@@ -9,6 +9,7 @@ import torch
 import torch.utils.checkpoint
 
 from latebloom.delay.libraries import library_of
+from latebloom.delay.softmax import WORDS
 
 ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward")
 ATTENTION_WORDS = ("flashattn", "flashattention", "flexattention", "efficientattention", "fmha")
@@ -22,24 +23,30 @@ def is_attention(name: str) -> bool:
 
 
 def attention_kernels(kind: Any = torch.autograd.Function) -> set[Any]:
-    """Return the subclasses of `torch.autograd.Function` that are attention by their name."""
+    """Return the subclasses of `torch.autograd.Function` that are attention, or a softmax, by their name."""
     found = {one for below in kind.__subclasses__() for one in attention_kernels(below)}
     library = library_of(kind.__module__.partition(".")[0])
-    if is_attention(kind.__name__) or kind.__name__ in getattr(library, "KERNELS", ()):
+    if is_attention(kind.__name__) or _is_softmax(kind) or kind.__name__ in getattr(library, "KERNELS", ()):
         found.add(kind)
     return found
 
 
+def _is_softmax(kind: Any) -> bool:
+    return any(word in kind.__name__.lower() for word in WORDS) and not is_attention(kind.__name__)
+
+
 @contextmanager
-def seen_kernels(see: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Replace the forward of each kernel by what `see` makes of it.
+def seen_kernels(see: Callable[[str, Callable[..., Any], bool], Callable[..., Any]]) -> Iterator[None]:
+    """Replace the forward of each kernel by what `see` makes of its name, its forward and whether it is a softmax.
 
     Torch's modes do not see these classes. Their `forward` is looked up in every call, so it does not matter whether a
     model has imported a function around them, such as `flash_attn_func`, before.
     """
     with ExitStack() as patches:
         for kind in attention_kernels():
-            patches.enter_context(_replaced(kind, forward=staticmethod(see(kind.__name__, kind.forward))))
+            patches.enter_context(
+                _replaced(kind, forward=staticmethod(see(kind.__name__, kind.forward, _is_softmax(kind))))
+            )
         yield
 
 

@@ -9,8 +9,8 @@ from torch import nn
 from latebloom.delay.example import Example
 from latebloom.delay.find import Found, Where
 from latebloom.delay.hooks import DelayedAttention
+from latebloom.delay.kinds import KINDS, Kind
 from latebloom.delay.marks import awaiting
-from latebloom.delay.observe import KINDS, Kind
 from latebloom.delay.optimizers import Optimizers
 from latebloom.delay.policy import Hold
 from latebloom.delay.triggers import Trigger

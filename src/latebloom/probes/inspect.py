@@ -165,6 +165,7 @@ def _rows(model: nn.Module, found: Found, is_refused: bool) -> Iterator[Row]:
         if one.path in held:
             notes[one.path] = _place(modules, one)
     counted: set[int] = set()
+    shared = {id(model.get_parameter(name)) for name in found.shared}  # they count for the other modules that have them
 
     def count(module: nn.Module, recurse: bool) -> int:
         fresh = {id(p): p.numel() for p in module.parameters(recurse) if id(p) not in counted}
@@ -175,9 +176,18 @@ def _rows(model: nn.Module, found: Found, is_refused: bool) -> Iterator[Row]:
     inner, frozen = dict[str, int](), dict[str, int]()
     for name in (name for name in kinds if name in held):
         still = [p for p in modules[name].parameters() if not p.requires_grad and id(p) not in counted]
+        counted.update(shared)
         inner[name], frozen[name] = count(modules[name], True), sum(p.numel() for p in still)
+    counted.difference_update(shared)
+    scales = {name: model.get_parameter(name) for name in found.scales}
+    counted.update(map(id, scales.values()))
     shown: list[str] = []
     for name, module in modules.items():
+        for scale, one in scales.items():
+            if scale.rpartition(".")[0] == name:
+                size, note = one.numel(), "acts through attention alone"
+                frozen_size = 0 if one.requires_grad else size
+                yield Row(scale, "attention", "Parameter", size, not is_refused, note, frozen=frozen_size)
         if any(is_inside(name, above) for above in shown) and name not in held:
             continue
         if name in kinds:
