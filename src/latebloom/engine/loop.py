@@ -152,6 +152,8 @@ class _Loop:
                 self.journals[index].switched(trainer.step, trainer.runs[index].switch.reason)
             if is_last or trainer.step % training.check_every == 0:
                 self._check()
+            if training.probe_every and trainer.step % training.probe_every == 0:
+                self._probe()
             stopping = self.stop_requested()
             if is_last or stopping or self._checkpoint_is_due():
                 self._save()
@@ -183,6 +185,11 @@ class _Loop:
             counts = [trainer.check(length)[index] for length in journal.config.watched_lengths]
             journal.checked(trainer.step, counts, trainer.runs[index].stage(trainer.step).withheld)
         self._report(trainer.alive)
+
+    def _probe(self) -> None:
+        found = self.trainer.interference()
+        for index in self.trainer.alive:
+            self.journals[index].probed(self.trainer.step, found[index])
 
     def _report(self, indices: Sequence[int]) -> None:
         for index in indices:
