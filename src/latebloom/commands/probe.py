@@ -25,6 +25,10 @@ def add_arguments(parser: Parser) -> None:
     add_imports(parser)
 
 
+def _order(name: str) -> int:
+    return NAMES.index(name) if name in NAMES else len(NAMES)
+
+
 def run(options: Namespace) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -39,7 +43,11 @@ def run(options: Namespace) -> None:
     if not options.runs:
         raise ConfigError("probe: give the folder of a run or of a study, such as runs/mine or studies/mechanism-tiny")
     load_probes()
-    names = list(Probe.choices()) if options.what is None else [name for name in options.what.split(",") if name]
+    names = (
+        sorted(Probe.choices(), key=_order)
+        if options.what is None
+        else [name for name in options.what.split(",") if name]
+    )
     probes = [Probe.named(name, "what") for name in dict.fromkeys(names)]
     if not probes:
         raise ConfigError(f"what: {options.what!r} names no probe; choices: {', '.join(Probe.choices())}")

@@ -134,7 +134,7 @@ def fit(x: Tensor, labels: Tensor, classes: int) -> Callable[[Tensor], Tensor]:
             value.backward()
             return value
 
-        optimizer.step(loss)  # type: ignore[arg-type] (a tensor is a number to it)
+        optimizer.step(loss)
     fixed, shift = weight.detach(), bias.detach()
     return lambda features: features @ fixed + shift
 

@@ -70,7 +70,8 @@ def _points(chart: Chart, runs: Sequence[Probed], arms: Sequence[str], split: An
         by_place: dict[tuple[Any, str], dict[int, list[float]]] = {}
         for run in (run for run in runs if run.arm == arm):
             for row in _records(chart, run, split):
-                if row[chart.value] is not None:
+                is_in_time = chart.kind == "heat" or row[chart.x] >= 0  # a model that was measured once has no step
+                if row[chart.value] is not None and is_in_time:
                     name = ".".join(str(row[column]) for column in chart.y)
                     seeds = by_place.setdefault((place_of(row[chart.x]), name), {})
                     seeds.setdefault(run.seed, []).append(row[chart.value])

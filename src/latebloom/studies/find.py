@@ -6,7 +6,7 @@ from pathlib import Path
 from latebloom.components import load_entry_points, members_of_module
 from latebloom.errors import ConfigError, unknown
 from latebloom.plugins import explain_at, load_file
-from latebloom.studies import capability, holding, paper, timing  # noqa: F401 (the named studies, which register themselves)
+from latebloom.studies import capability, holding, mechanism, paper, timing  # noqa: F401 (they register themselves)
 from latebloom.studies.plan import SCALES, Plan, Scale, Study
 
 
