@@ -8,6 +8,8 @@ queries attend to digits, which have no value.
 Embedding: one feature for each token, and flags for digits and markers.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -19,10 +21,10 @@ SATURATED = 60.0
 """Makes a gate 0 or 1 in float32."""
 
 
-def blank(task, layout: str, width: int, **attention) -> SequenceModel:
+def blank(task, layout: str, width: int, **attention) -> Any:
     """Return a model of one block in which every weight is zero, and the norms do nothing but normalize."""
     settings = Model(layout=layout, width=width, blocks=1, attention=Attention(heads=1, **attention))
-    model = SequenceModel(settings, task.vocabulary_size)
+    model: Any = SequenceModel(settings, task.vocabulary_size)
     for name, parameter in model.named_parameters():
         nn.init.constant_(parameter, 1.0 if name.endswith("norm.weight") else 0.0)
     return model
@@ -44,7 +46,7 @@ class Places:
         self.width = max(64, self.one + 1)
 
 
-def plant(task, layout: str, *, sharpness: float = 30.0, mod: bool = True, **attention) -> SequenceModel:
+def plant(task, layout: str, *, sharpness: float = 30.0, mod: bool = True, **attention) -> Any:
     """Return the model: `r` tracks the sum exactly, or without `mod` counts it up; `a` looks keys up."""
     at = Places(task)
     model = blank(task, layout, at.width, look_back="a" in layout, **attention)
@@ -78,7 +80,7 @@ def _normed_one(width: int, ones: int) -> tuple[float, float]:
     return (1 - mean) / deviation, -mean / deviation
 
 
-def _plant_sum(cell: nn.LSTM, at: Places, mod: bool) -> None:
+def _plant_sum(cell: Any, at: Places, mod: bool) -> None:
     width = at.width
     inputs, hidden, bias = cell.weight_ih_l0, cell.weight_hh_l0, cell.bias_ih_l0
     on, off = _normed_one(width, 2)  # a token has its own feature and, if it is a digit or a marker, a flag

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -24,13 +25,9 @@ def named_rows(found: dict) -> dict[tuple[str, str], dict[str, float]]:
     return {(row[0], row[1]): dict(zip(NUMBERS, row[2:], strict=True)) for row in found["rows"]}
 
 
-def recurrent(model: nn.Module) -> list[nn.Parameter]:
-    return [p for name, p in model.named_parameters() if ".cell." in name]
-
-
 def test_gradients_agree_with_finite_differences(tiny):
     torch.manual_seed(0)
-    model = SequenceModel(tiny.model, tiny.task.vocabulary_size).double()
+    model: Any = SequenceModel(tiny.model, tiny.task.vocabulary_size).double()
     batch = tiny.task.batch(0, "test", 0, length=5, size=16).without(["recall"])
     found = gradients(Subject(model, tiny.task, 5), batch)["all"][0]
     direction = torch.randn(found.shape, generator=torch.Generator().manual_seed(1), dtype=torch.double)
@@ -56,7 +53,7 @@ def test_gradients_agree_with_finite_differences(tiny):
 def test_a_step_along_a_gradient_changes_the_loss_beyond_as_its_cosine_says(tiny):
     """A cosine with the held-out gradient is the fall of the held-out loss after a small step, divided by norms."""
     torch.manual_seed(0)
-    model = SequenceModel(tiny.model, tiny.task.vocabulary_size).double()
+    model: Any = SequenceModel(tiny.model, tiny.task.vocabulary_size).double()
     subject = Subject(model, tiny.task, 5)
     (total,) = GradientInterference(sequences=16).measure(subject).records(layer="all", part="total")
     short = tiny.task.batch(0, "test", 0, length=5, size=16)
@@ -110,7 +107,8 @@ def test_a_recurrence_whose_gradient_attention_spoils_is_found_and_its_opposite_
         assert numbers["opposite"] == 0.0
         assert numbers["alone_with"] == pytest.approx(numbers["alone_without"])
     spoiled = Trainer([config], CPU)
-    part = spoiled.backend.template.blocks[0][1]
+    template: Any = spoiled.backend.template
+    part = template.blocks[0][1]
     part.norm, part.body = Plain(), Spoiler()
     for numbers in named_rows(spoiled.interference()[0]).values():
         assert numbers["cosine"] == pytest.approx(-1.0)

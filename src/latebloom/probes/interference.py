@@ -152,11 +152,22 @@ def _recorded(line: Any) -> list[dict]:
     ]
 
 
-def conflicts(table: Table, column: str) -> float | None:
-    """Return the share of measurements of the whole loss in which a cosine is below zero; None without any.
+def cosines(table: Table, column: str) -> list[float]:
+    """Return the cosines of the whole loss and all layers at each measurement, without those during a delay.
 
-    Those during a delay are left out, because attention does not take part in training then.
+    During a delay attention does not take part in training.
     """
     found = [row[column] for row in table.records(layer="all", part=TOTAL) if row["attention"] > 0]
-    known = [value for value in found if value is not None]
+    return [value for value in found if value is not None]
+
+
+def conflicts(table: Table, column: str) -> float | None:
+    """Return the share of measurements in which a cosine is below zero; None without any."""
+    known = cosines(table, column)
     return sum(value < 0 for value in known) / len(known) if known else None
+
+
+def mean_cosine(table: Table, column: str) -> float | None:
+    """Return the mean of a cosine over the measurements; None without any."""
+    known = cosines(table, column)
+    return sum(known) / len(known) if known else None

@@ -1,23 +1,26 @@
 """The paper's three mechanisms, each confirmed, refuted or undecided in some runs, from the tables of the probes.
 
 Each mechanism has one number per run, which says how strong the effect is. It is confirmed if the 95% interval of the
-mean over seeds lies above `MARGIN`, refuted if it lies below, and undecided otherwise. One run has no interval; then
-the number itself decides, and the sentence says so.
+mean over seeds lies above `MARGIN`, refuted if it lies below, and undecided otherwise. A bootstrap over few seeds is
+not to be trusted; with fewer than `FEW` seeds every single run must lie above, or below. Runs that have not learned to
+track state at their training length do not count.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from latebloom.evaluation.result import HOLDS_AT
 from latebloom.probes.ablation import ATTENTION_OFF, INTACT
-from latebloom.probes.interference import conflicts
+from latebloom.probes.interference import conflicts, mean_cosine
 from latebloom.probes.sharpness import best_head_weights, majority_lost
 from latebloom.report.statistics import Estimate, mean_interval, paired
 from latebloom.results.probes import Probed
 
 MARGIN = 0.1
 """The smallest effect that counts: a tenth of all answers, measurements or weight."""
+FEW = 5
+"""With fewer seeds than this, all must agree."""
 Word = Literal["confirmed", "refuted", "undecided"]
 Tables = Mapping[str, Sequence[Probed]]
 
@@ -44,13 +47,15 @@ def verdicts(tables: Tables, state_answer: str | None) -> list[Verdict]:
     """Return the verdict on each mechanism, given the tables of one task's runs by probe; see `compared_arms`."""
     arms = compared_arms(tables)
     tables = {name: [run for run in runs if arms[run.training] == run.arm] for name, runs in tables.items()}
-    return [_shortcut(tables, state_answer), _gradients(tables), _dilution(tables)]
+    return [_shortcut(tables, state_answer), _gradients(tables, state_answer), _dilution(tables)]
 
 
-def decide(found: Estimate) -> Word:
-    """Return what an effect says: see the module's docstring."""
-    low = found.mean if found.low is None else found.low
-    high = found.mean if found.high is None else found.high
+def decide(values: Iterable[float]) -> Word:
+    """Return what the effects of some runs say: see the module's docstring."""
+    values = list(values)
+    found = mean_interval(values)
+    few = len(values) < FEW or found.low is None or found.high is None
+    low, high = (min(values), max(values)) if few else (found.low or 0.0, found.high or 0.0)
     return "confirmed" if low > MARGIN else "refuted" if high < MARGIN else "undecided"
 
 
@@ -61,6 +66,17 @@ def _effect(runs: Sequence[Probed], number: Callable[[Probed], float | None]) ->
         if (value := number(run)) is not None:
             groups.setdefault(run.training, {})[run.seed] = value
     return groups
+
+
+def _left_out(runs: Sequence[Probed], groups: Mapping[str, Mapping[int, float]], reason: str) -> list[str]:
+    without = len(runs) - sum(map(len, groups.values()))
+    return [f"{without} of {len(runs)} runs do not count: {reason}."] if without else []
+
+
+def _accuracy(run: Probed, change: str, answer: str | None) -> float | None:
+    """Return the accuracy of an answer at the shortest length of an ablation."""
+    found = run.table.values("accuracy", change=change, answer=answer, length=min(run.table.values("length")))
+    return found[0] if found else None
 
 
 def _said(found: Estimate, form: str = ".1%") -> str:
@@ -77,23 +93,15 @@ def _shortcut(tables: Tables, state_answer: str | None) -> Verdict:
     if state_answer is None:
         return Verdict(mechanism, "undecided", ("The task has no state to track.",))
 
-    def accuracy(run: Probed, change: str) -> float | None:
-        shortest = min(run.table.values("length"))
-        found = run.table.values("accuracy", change=change, answer=state_answer, length=shortest)
-        return found[0] if found else None
-
     def loss(run: Probed) -> float | None:
-        intact, off = accuracy(run, INTACT), accuracy(run, ATTENTION_OFF)
+        intact, off = (_accuracy(run, change, state_answer) for change in (INTACT, ATTENTION_OFF))
         return None if intact is None or off is None or intact < HOLDS_AT else intact - off
 
     groups = _effect(runs, loss)
-    without = len(runs) - sum(map(len, groups.values()))
-    sentences = []
-    if without:
-        sentences.append(
-            f"{without} of {len(runs)} runs do not count, because they have no attention or get the {state_answer} "
-            f"right in less than {HOLDS_AT:.0%} at the training length."
-        )
+    reason = (
+        f"they have no attention, or get the {state_answer} right in less than {HOLDS_AT:.0%} at the training length"
+    )
+    sentences = _left_out(runs, groups, reason)
     for name, values in groups.items():
         found = mean_interval(values.values())
         sentences.append(
@@ -102,14 +110,12 @@ def _shortcut(tables: Tables, state_answer: str | None) -> Verdict:
         )
     if not groups:
         return Verdict(mechanism, "undecided", tuple(sentences))
-    both = paired(groups.get("joint", {}), groups.get("delayed", {}))
-    if both:
-        found = mean_interval(both.values())
-        sentences.append(f"Paired difference joint - delayed: {_said(found)}.")
+    effect = paired(groups.get("joint", {}), groups.get("delayed", {}))
+    if effect:
+        sentences.append(f"Paired difference joint - delayed: {_said(mean_interval(effect.values()))}.")
     else:
-        found = mean_interval(groups.get("joint", next(iter(groups.values()))).values())
-    sentences += _positions(tables)
-    return Verdict(mechanism, decide(found), tuple(sentences))
+        effect = groups.get("joint", next(iter(groups.values())))
+    return Verdict(mechanism, decide(effect.values()), (*sentences, *_positions(tables)))
 
 
 def _positions(tables: Tables) -> list[str]:
@@ -127,41 +133,45 @@ def _positions(tables: Tables) -> list[str]:
     ]
 
 
-def _gradients(tables: Tables) -> Verdict:
+def _gradients(tables: Tables, state_answer: str | None) -> Verdict:
     mechanism = "Attention's presence spoils the recurrence's gradients"
     runs = [run for run in tables.get("interference", ()) if max(run.table.values("step")) >= 0]
     if not runs:
-        return Verdict(
-            mechanism, "undecided",
-            ("No run has recorded its gradients; train with training.probe_every=100.",),
-        )  # fmt: skip
+        reason = "No run has recorded its gradients; train with training.probe_every=100."
+        return Verdict(mechanism, "undecided", (reason,))
+    failed = {
+        run.config_hash
+        for run in tables.get("ablation", ())
+        if (accuracy := _accuracy(run, INTACT, state_answer)) is not None and accuracy < HOLDS_AT
+    }
 
     def excess(run: Probed) -> float | None:
-        joint, alone = conflicts(run.table, "alone_with"), conflicts(run.table, "alone_without")
-        return None if joint is None or alone is None else joint - alone
+        with_attention, without = (mean_cosine(run.table, f"alone_{name}") for name in ("with", "without"))
+        is_known = with_attention is not None and without is not None and run.config_hash not in failed
+        return without - with_attention if is_known else None
 
     groups = _effect(runs, excess)
-    sentences = []
+    sentences = _left_out(runs, groups, f"they have not learned the {state_answer}, or attention took no part")
     for name in groups:
-        raised = [conflicts(run.table, "alone_with") for run in runs if run.training == name]
-        other = [conflicts(run.table, "alone_without") for run in runs if run.training == name]
-        conflicting = [conflicts(run.table, "cosine") for run in runs if run.training == name]
-        shares = [_said(mean_interval([v for v in one if v is not None])) for one in (raised, other)]
-        sentences.append(
+        shares = {
+            column: _said(mean_interval([share for run in runs if run.training == name and run.config_hash not in failed
+                                         and (share := conflicts(run.table, column)) is not None]))
+            for column in ("alone_with", "alone_without", "cosine")
+        }  # fmt: skip
+        sentences += [
             f"In {name} runs, while attention takes part, a step along the joint gradient raises the loss of the "
-            f"recurrence alone beyond the training length in {shares[0]} of the measurements, and one along the "
-            f"gradient without attention in {shares[1]}."
-        )
-        known = [value for value in conflicting if value is not None]
-        if known:
-            sentences.append(f"The two gradients conflict (cosine below 0) in {_said(mean_interval(known))} of them.")
+            f"recurrence alone beyond the training length in {shares['alone_with']} of the measurements, and one along "
+            f"the gradient without attention in {shares['alone_without']}.",
+            f"The two gradients conflict (cosine below 0) in {shares['cosine']} of them.",
+        ]
     if not groups:
-        return Verdict(mechanism, "undecided", ("Attention took part in no step that was measured.",))
-    found = mean_interval(groups.get("joint", next(iter(groups.values()))).values())
+        return Verdict(mechanism, "undecided", tuple(sentences))
     which = "joint" if "joint" in groups else "delayed"
-    sentences.append(f"Excess of the joint gradient over the other, in {which} runs: {_said(found)}.")
-    sentences += _state(tables)
-    return Verdict(mechanism, decide(found), tuple(sentences))
+    sentences.append(
+        "The gradient without attention points better towards that goal than the joint one by a cosine of "
+        f"{_said(mean_interval(groups[which].values()), '.3f')} in {which} runs."
+    )
+    return Verdict(mechanism, decide(groups[which].values()), (*sentences, *_state(tables)))
 
 
 def _state(tables: Tables) -> list[str]:
@@ -199,13 +209,11 @@ def _dilution(tables: Tables) -> Verdict:
         return weights[0][1] - weights[-1][1]
 
     groups = _effect(runs, fall)
-    sentences = []
-    without = len(runs) - sum(map(len, groups.values()))
-    if without:
-        sentences.append(
-            f"{without} of {len(runs)} runs do not count: nothing is asked to be recalled, or no head gives most of "
-            "its weight to the item that is asked for at the training length."
-        )
+    reason = (
+        "nothing is asked to be recalled, or no head gives most of its weight to the item that is asked for at the "
+        "training length"
+    )
+    sentences = _left_out(runs, groups, reason)
     for name, values in groups.items():
         counts = {length: lost[name].count(length) for length in dict.fromkeys(lost[name])}
         words = ", ".join(f"{length} ({count} of {len(lost[name])})" for length, count in counts.items())
@@ -216,5 +224,5 @@ def _dilution(tables: Tables) -> Verdict:
         )
     if not groups:
         return Verdict(mechanism, "undecided", tuple(sentences))
-    found = mean_interval(groups.get("delayed", next(iter(groups.values()))).values())
-    return Verdict(mechanism, decide(found), tuple(sentences))
+    effect = groups.get("delayed", next(iter(groups.values())))
+    return Verdict(mechanism, decide(effect.values()), tuple(sentences))
