@@ -8,6 +8,7 @@ import torch
 from planted import BOTH, RECALL, SUM, Places, plant, predict
 
 from latebloom import SequenceModel
+from latebloom.layers.attention import Alibi
 from latebloom.models.settings import Attention, Model, hybrid, lstm, transformer
 from latebloom.probes.ablation import ATTENTION_OFF, INTACT, Ablation
 from latebloom.probes.positions import HeadPositions
@@ -170,7 +171,7 @@ def head(table, measure: str) -> float:
 
 
 def test_a_head_that_attends_by_distance_is_told_from_one_that_looks_keys_up():
-    settings = Model(layout="a", width=8, blocks=1, attention=Attention(heads=1, positions="alibi"))
+    settings = Model(layout="a", width=8, blocks=1, attention=Attention(heads=1, positions=Alibi()))
     by_distance: Any = SequenceModel(settings, RECALL.vocabulary_size).eval()
     torch.nn.init.zeros_(by_distance.blocks[0][0].body.queries_keys_values.weight)
     by_distance.blocks[0][0].body.positions.slopes.fill_(2.0)

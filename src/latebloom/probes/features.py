@@ -70,7 +70,8 @@ def _read(subject: Subject, tokens: Tensor, positions: Tensor) -> Iterator[tuple
     for layer, module in enumerate(subject.mixers):
         if subject.is_own:
             yield ("state", layer), _states(module.body, inputs[layer], positions)
-        yield ("stream", layer), _at(positions, outputs[layer])
+        if outputs[layer].dim() == 3 and outputs[layer].shape[:2] == tokens.shape:  # not a convolution's (B, D, T)
+            yield ("stream", layer), _at(positions, outputs[layer])
 
 
 def _states(body: Any, x: Tensor, positions: Tensor) -> Tensor:

@@ -85,6 +85,8 @@ class State(Probe):
             progress(min(1.0, done))
 
         rows += self._rows(subject, lengths, "none", advance)
+        if not rows:
+            raise NotMeasurable("state: no part outside attention returns a tensor of (sequences, tokens, features)")
         if isinstance(subject.model, SequenceModel):
             rows += self._rows(_with_random_weights(subject), lengths, "random weights", advance)
         progress(1.0)

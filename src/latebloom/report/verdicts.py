@@ -147,8 +147,9 @@ def _gradients(tables: Tables, state_answer: str | None) -> Verdict:
 
     def excess(run: Probed) -> float | None:
         with_attention, without = (mean_cosine(run.table, f"alone_{name}") for name in ("with", "without"))
-        is_known = with_attention is not None and without is not None and run.config_hash not in failed
-        return without - with_attention if is_known else None
+        if with_attention is None or without is None or run.config_hash in failed:
+            return None
+        return without - with_attention
 
     groups = _effect(runs, excess)
     sentences = _left_out(runs, groups, f"they have not learned the {state_answer}, or attention took no part")
