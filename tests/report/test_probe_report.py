@@ -1,15 +1,20 @@
 """Verdicts from planted tables, the files of probes, and the command."""
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from latebloom import run
+from latebloom.checks import check_components
 from latebloom.cli import main
 from latebloom.errors import ConfigError, ResultsError
+from latebloom.probes import NAMES, load_probes
 from latebloom.probes.ablation import ATTENTION_OFF, INTACT, Ablation
 from latebloom.probes.interference import GradientInterference
+from latebloom.probes.probe import Probe
 from latebloom.probes.sharpness import Sharpness
 from latebloom.probes.table import Table
 from latebloom.report.probe_charts import draw
@@ -180,3 +185,25 @@ def test_the_study_records_gradients_in_every_run():
             assert all(0 < choice.training.probe_every <= 100 for choice in (arm.config, *arm.choices))
             assert (arm.config.delay is None) == (arm.name == "joint")
     assert len(plan_of(find_study("mechanism"), "paper").seeds) >= 20
+
+
+def test_the_example_of_the_page_works(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "probes.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(code, {})
+    assert "'entropy'" in capsys.readouterr().out
+    load_probes()
+    for name, probe in Probe.members.items():
+        assert f"\n### {name}\n" in page
+        for column in probe.columns:
+            assert column.about
+    for column in GradientInterference.columns[4:]:
+        assert f"`{column.name}`" in page
+
+
+def test_probes_are_listed_and_keep_their_contract(capsys):
+    main(["list"])
+    listed = capsys.readouterr().out
+    for name in NAMES:
+        assert name in listed
+        assert not [finding for finding in check_components(name) if finding.outcome == "fails"]
