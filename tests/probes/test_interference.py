@@ -217,3 +217,15 @@ def test_it_is_left_out_where_the_task_has_no_longer_sequence():
     assert numbers["alone_with"] is None
     assert numbers["cosine"] is not None
     assert isinstance(trainer._interference, Interference)
+
+
+def test_parts_have_the_weight_that_they_have_in_the_loss(tiny):
+    """With a loss per token, the sum is supervised at 3 digits and SUM, and recall once."""
+    plain, weighed = (
+        Trainer([replace(tiny, delay=None, training=replace(tiny.training, weigh=weigh))], CPU)
+        for weigh in ("answers", "positions")
+    )
+    one, other = (named_rows(trainer.interference()[0]) for trainer in (plain, weighed))
+    assert other["all", "sum"]["norm_with"] == pytest.approx(one["all", "sum"]["norm_with"] * 4 / 5, rel=1e-5)
+    assert other["all", "recall"]["norm_with"] == pytest.approx(one["all", "recall"]["norm_with"] / 5, rel=1e-5)
+    assert other["all", "sum"]["between"] == pytest.approx(one["all", "sum"]["between"], abs=1e-5)

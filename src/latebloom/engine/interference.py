@@ -10,7 +10,7 @@ Shapes: S runs, P parameters of the recurrences in one row.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -56,11 +56,10 @@ class Interference:
         self._layers = _layers(backend.template)
         task, length = self.shared.task, self.shared.training.length
         self._longer = held_out_length(task, length)
-        columns = task.batch(0, "train", 0, length=length, size=1).columns
-        sizes = torch.tensor([float(columns[answer].stop - columns[answer].start) for answer in task.answers])
+        sizes = torch.tensor([float(supervised(task, length, answer)) for answer in task.answers])
         per_token = torch.tensor([[config.training.weigh == "positions"] for config in configs])
         self._weights = torch.where(per_token, sizes / sizes.sum(), torch.ones_like(sizes)).to(self.device)
-        """(S, answers): the loss is averaged per answer or per token, as the run does it."""
+        """(S, answers): the part of each answer in the loss, which is averaged per answer or per token."""
         self._numbers = torch.empty(0)
         self._names: list[tuple[str, str]] = []
 
@@ -80,15 +79,19 @@ class Interference:
         found: dict[float, dict[str, Gradients]] = {}
         try:
             for value in (1.0, 0.0):
-                by_answer = {
-                    answer: self._gradients(partial(self._training_loss, answer=answer, gate=value))
-                    for answer in self.shared.task.answers
-                }
-                found[value] = by_answer | {TOTAL: self._total(by_answer)}
+                found[value] = with_total(
+                    {
+                        answer: self._gradients(partial(self._training_loss, answer=answer, gate=value), weight)
+                        for answer, weight in zip(self.shared.task.answers, self._weights.T, strict=True)
+                    }
+                )
             longer = []
             if self._longer is not None:
                 with evaluating(self.backend.template):
-                    longer = [self._gradients(partial(self._held_out_loss, gate=value)) for value in (1.0, 0.0)]
+                    longer = [
+                        self._gradients(partial(self._held_out_loss, gate=value), torch.ones_like(self._weights[:, 0]))
+                        for value in (1.0, 0.0)
+                    ]
         finally:
             self._set_gate(1.0)
         self._names, numbers = compare(found[1.0], found[0.0], longer)
@@ -100,12 +103,12 @@ class Interference:
         for part in self._attention:
             part.gate = gate
 
-    def _gradients(self, loss: Callable[..., Tensor]) -> Gradients:
-        """Return the gradient of a loss in the parameters of the recurrences."""
+    def _gradients(self, loss: Callable[..., Tensor], weights: Tensor) -> Gradients:
+        """Return the gradient of a loss, with the weights (S,) of the runs, in the parameters of the recurrences."""
         named = [name for names in self._layers.values() for name in names]
         tensors = [self.backend.parameters[name] for name in named]
         losses = self.backend.each(loss, self.seeds)
-        found = torch.autograd.grad(losses.sum(), tensors, allow_unused=True, materialize_grads=True)
+        found = torch.autograd.grad((losses * weights).sum(), tensors, allow_unused=True, materialize_grads=True)
         by_name = dict(zip(named, (one.reshape(len(self.seeds), -1) for one in found), strict=True))
         return by_layer({layer: [by_name[name] for name in names] for layer, names in self._layers.items()})
 
@@ -128,11 +131,13 @@ class Interference:
         (found,) = answer_losses(model, beyond_training(task, batch, self.shared.training.length)).values()
         return found
 
-    def _total(self, by_answer: Mapping[str, Gradients]) -> Gradients:
-        """Return the gradient of the whole loss with no answer withheld."""
-        weighted = list(zip(by_answer.values(), self._weights.T, strict=True))
-        layers = next(iter(by_answer.values()))
-        return {layer: torch.stack([w[:, None] * found[layer] for found, w in weighted]).sum(dim=0) for layer in layers}
+
+def with_total(by_answer: dict[str, Gradients]) -> dict[str, Gradients]:
+    """Add the gradient of the whole loss, with no answer withheld, to those of its parts."""
+    layers = next(iter(by_answer.values()))
+    return by_answer | {
+        TOTAL: {layer: torch.stack([found[layer] for found in by_answer.values()]).sum(dim=0) for layer in layers}
+    }
 
 
 def by_layer(gradients: Mapping[str, Sequence[Tensor]]) -> Gradients:
@@ -187,10 +192,16 @@ def beyond_training(task: Task, batch: Batch, training_length: int) -> Batch:
     """Return a longer batch with the state answer alone, at the items that training sequences do not have."""
     assert task.state_answer is not None
     batch = batch.without(name for name in task.answers if name != task.state_answer)
-    short = task.batch(0, "validation", 0, length=training_length, size=1).columns[task.state_answer]
-    first = min(short.stop - short.start, batch.targets.shape[1] - 1)
+    first = min(supervised(task, training_length, task.state_answer), batch.targets.shape[1] - 1)
     columns = {task.state_answer: slice(0, batch.targets.shape[1] - first)}
     return replace(batch, positions=batch.positions[:, first:], targets=batch.targets[:, first:], columns=columns)
+
+
+@cache
+def supervised(task: Task, length: int, answer: str) -> int:
+    """Return at how many positions of a sequence an answer is supervised."""
+    columns = task.batch(0, "train", 0, length=length, size=1).columns[answer]
+    return columns.stop - columns.start
 
 
 def _layers(template: Any) -> dict[str, list[str]]:

@@ -22,6 +22,7 @@ from latebloom.engine.interference import (
     by_layer,
     compare,
     held_out_length,
+    with_total,
 )
 from latebloom.fields import at_least
 from latebloom.probes.attention import without_attention
@@ -109,8 +110,7 @@ class GradientInterference(Probe):
                 for answer in task.answers:
                     others = [name for name in task.answers if name != answer]
                     found[answer] = gradients(subject, batch.without(others))
-            layers = next(iter(found.values()))
-            found[TOTAL] = {layer: sum((found[a][layer] for a in task.answers), torch.zeros(())) for layer in layers}
+            found |= with_total(found)
             progress((number + 1) / 3)
         held_out, longer = [], held_out_length(task, length)
         if longer is not None and (subject.max_tokens or 1 << 62) >= task.token_count(longer):
