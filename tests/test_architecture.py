@@ -42,7 +42,7 @@ MAY_IMPORT = {
     # What a user sees.
     "listing": COMMON | {"probes", "recipes", "studies", "trackers"},
     "checks": COMMON
-    | {"config", "delay", "layers", "listing", "recipes", "studies", "tasks", "trackers", "validation"},
+    | {"config", "delay", "layers", "listing", "probes", "recipes", "studies", "tasks", "trackers", "validation"},
 }
 FREE = {"__init__", "__main__", "api", "cli", "demo", "lengths", "progress"}
 FREE |= {"study", "arguments", "commands", "dry_run", "estimate"}

@@ -79,7 +79,7 @@ class MemoryHorizon(Probe):
     name: Literal["horizon"] = "horizon"
     tokens: Annotated[int, at_least(2)] = 128
     """The largest distance, plus one."""
-    sequences: Annotated[int, at_least(1)] = 4
+    sequences: Annotated[int, at_least(1)] = 16
     """Random sequences that the influence is averaged over."""
 
     def measure(self, subject: Subject, progress: Progress = lambda share: None) -> Table:

@@ -53,7 +53,7 @@ class GradientInterference(Probe):
     )
     chart: ClassVar = Chart(
         "lines", f"Does a step along the joint gradient help the recurrence alone at {BEYOND}x?", "step", "alone_with",
-        where={"layer": ("all",), "part": (TOTAL,)}, level=0.0, smooth=True,
+        where={"layer": ("all",), "part": (TOTAL,)}, level=0.0, smooth=True, value_title="cosine",
         note="Cosine of the recurrence's gradient with attention and the gradient of state tracking, with attention "
         f"bypassed, on held-out sequences of {BEYOND} times the training length. Below 0, a step along the joint "
         "gradient raises that loss.",
@@ -61,12 +61,12 @@ class GradientInterference(Probe):
     more: ClassVar = (
         Chart(
             "lines", f"The same for the whole model at {BEYOND}x", "step", "held_out_with",
-            where={"layer": ("all",), "part": (TOTAL,)}, level=0.0, smooth=True,
+            where={"layer": ("all",), "part": (TOTAL,)}, level=0.0, smooth=True, value_title="cosine",
             note="Cosine of the gradient with attention and that of state tracking in the whole model.",
         ),
         Chart(
             "lines", "The same for the gradient with attention bypassed", "step", "alone_without",
-            where={"layer": ("all",), "part": (TOTAL,)}, level=0.0, smooth=True,
+            where={"layer": ("all",), "part": (TOTAL,)}, level=0.0, smooth=True, value_title="cosine",
             note="Cosine of the gradient with attention bypassed and that of state tracking by the recurrence alone.",
         ),
         Chart(
@@ -77,7 +77,7 @@ class GradientInterference(Probe):
         ),
         Chart(
             "lines", "Norm of the recurrence's gradient with attention", "step", "norm_with", split="part",
-            where={"layer": ("all",)}, smooth=True,
+            where={"layer": ("all",)}, smooth=True, value_title="norm",
         ),
         Chart(
             "heat", "Cosine of the gradients with and without attention, by layer", "step", "cosine", ("layer",),

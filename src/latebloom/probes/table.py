@@ -69,6 +69,8 @@ class Chart:
     where: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """The rows that are drawn: those in which a column has one of these values."""
     x_title: str = ""
+    value_title: str = ""
+    """The titles of the axes; by default the names of the columns."""
     bounds: tuple[float, float] | None = None
     """The ends of the axis or of the colours; None: those of the values."""
     level: float | None = None

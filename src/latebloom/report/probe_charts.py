@@ -105,7 +105,7 @@ def _lines(chart: Chart, points: list[Row], arms: Sequence[str], title: str) -> 
     ticks = {"values": places} if chart.log and len(places) <= 8 else {"tickCount": 6}
     x = quantity("x", title=chart.x_title or chart.x, scale=scale, axis={"grid": False, "format": "d", **ticks})
     domain = {"domain": list(chart.bounds)} if chart.bounds else {"zero": chart.level == 0.0}
-    y = quantity("value", title=chart.value.replace("_", " "), scale=domain)
+    y = quantity("value", title=chart.value_title or chart.value.replace("_", " "), scale=domain)
     color = by_run(arms, legend)
     place = {"x": x, "y": y, "color": color}
     band = {"x": x, "y": quantity("low", title=""), "y2": {"field": "high"}, "color": color}

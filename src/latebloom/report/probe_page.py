@@ -36,6 +36,7 @@ def write_page(
     pictures: dict[str, Spec] = {}
     for (study, task), tables in groups.items():
         runs = [run for found in tables.values() for run in found]
+        runs.sort(key=lambda run: run.training != "joint")  # the baseline is first in legends and among maps
         arms = list(dict.fromkeys(run.arm for run in runs))
         stem = re.sub(r"[^a-z0-9]+", "-", f"{study}-{task}".lower()).strip("-")
         heading = task if len({name for name, _ in groups}) == 1 else f"{study}: {task}"
