@@ -229,3 +229,27 @@ def test_parts_have_the_weight_that_they_have_in_the_loss(tiny):
     assert other["all", "sum"]["norm_with"] == pytest.approx(one["all", "sum"]["norm_with"] * 4 / 5, rel=1e-5)
     assert other["all", "recall"]["norm_with"] == pytest.approx(one["all", "recall"]["norm_with"] / 5, rel=1e-5)
     assert other["all", "sum"]["between"] == pytest.approx(one["all", "sum"]["between"], abs=1e-5)
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_run_that_is_killed_and_resumed_records_the_same(tmp_path, monkeypatch):
+    config = small(probe_every=2, checkpoint_every=5)
+    run(config, tmp_path / "whole", device="cpu")
+    measure = Interference.measure
+
+    def kill_after_the_eighth_step(self, gates):
+        found = measure(self, gates)
+        if int(self.index) == 8:
+            raise Killed
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Interference, "measure", kill_after_the_eighth_step)
+        with pytest.raises(Killed):
+            run(config, tmp_path / "cut", device="cpu")
+    run(config, tmp_path / "cut", device="cpu")
+    for name in ("metrics.jsonl", "model/model.safetensors"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from latebloom.arguments import Parser, add_device, add_imports, add_out
 from latebloom.errors import ConfigError
-
-NAMES = ("interference", "ablation", "sharpness", "state", "positions", "horizon")
+from latebloom.probes import NAMES, load_probes
 
 
 def add_arguments(parser: Parser) -> None:
@@ -33,7 +32,6 @@ def run(options: Namespace) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from latebloom.probes import load_probes
     from latebloom.probes.probe import Probe
     from latebloom.report.probe_page import all_verdicts, write_page
     from latebloom.report.terminal import say

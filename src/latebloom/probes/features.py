@@ -39,7 +39,7 @@ def read_features(subject: Subject, length: int, sequences: int, most: int, *, l
     """Return the features at positions where the state is known, and the state there (N,)."""
     found: dict[tuple[str, int], list[Tensor]] = {}
     labels: list[Tensor] = []
-    probed = Subject(subject.model, running_task(subject.task), subject.training_length, subject.seed)
+    probed = replace(subject, task=running_task(subject.task))
     with evaluating(subject.model), torch.inference_mode():
         for batch in probed.batches(length, sequences):
             positions, states = labelled(probed, batch, most, late)

@@ -10,7 +10,7 @@ Shapes: N samples, F features, C classes.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -176,7 +176,7 @@ def _best(rows: list[dict]) -> list[dict]:
 
 
 def _with_other_sequences(subject: Subject) -> Subject:
-    return Subject(subject.model, subject.task, subject.training_length, subject.seed + (1 << 40), subject.where)
+    return replace(subject, seed=subject.seed + (1 << 40))
 
 
 def _with_random_weights(subject: Subject) -> Subject:
@@ -185,4 +185,4 @@ def _with_random_weights(subject: Subject) -> Subject:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(subject.seed + 1)
         fresh = SequenceModel(model.settings, model.vocabulary_size).to(subject.device)
-    return Subject(fresh, subject.task, subject.training_length, subject.seed)
+    return replace(subject, model=fresh)
