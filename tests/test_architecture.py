@@ -30,20 +30,20 @@ MAY_IMPORT = {
     "evaluation": COMMON | {"tasks"},
     "config": COMMON | {"delay", "engine", "evaluation", "models", "older_formats", "tasks", "validation"},
     "engine": COMMON | {"config", "layers", "tasks", "models", "delay", "evaluation"},
-    "probes": COMMON | {"delay", "evaluation"},
+    "probes": COMMON | {"delay", "engine", "evaluation", "layers", "models", "tasks"},
     # What is built from it.
-    "results": COMMON | {"config", "evaluation", "engine"},
+    "results": COMMON | {"config", "evaluation", "engine", "layers", "probes"},
     "studies": COMMON | {"config", "recipes", "delay", "evaluation", "layers", "models", "results", "tasks", "engine"},
     "recipes": COMMON | {"config", "delay", "engine", "models", "studies", "tasks"},
     "trackers": COMMON | {"config", "evaluation", "engine"},
     "integrations": COMMON | {"config", "delay", "engine", "models"},
     "bench": COMMON | {"config", "delay", "evaluation", "layers", "models", "recipes", "studies", "tasks", "engine"},
-    "report": COMMON | {"evaluation", "results"},
+    "report": COMMON | {"evaluation", "probes", "results"},
     "lm": COMMON | {"bench", "delay", "engine", "evaluation", "integrations", "probes", "report", "trackers"},
     # What a user sees.
-    "listing": COMMON | {"recipes", "studies", "trackers"},
+    "listing": COMMON | {"probes", "recipes", "studies", "trackers"},
     "checks": COMMON
-    | {"config", "delay", "layers", "listing", "recipes", "studies", "tasks", "trackers", "validation"},
+    | {"config", "delay", "layers", "listing", "probes", "recipes", "studies", "tasks", "trackers", "validation"},
 }
 FREE = {"__init__", "__main__", "api", "cli", "demo", "lengths", "progress"}
 FREE |= {"study", "arguments", "commands", "dry_run", "estimate"}

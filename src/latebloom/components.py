@@ -1,4 +1,4 @@
-"""Families of components that are chosen by name: recurrences, scores, positions, tasks, triggers, studies, trackers.
+"""Families of components chosen by name: recurrences, scores, positions, tasks, triggers, studies, trackers, probes.
 
 A family is a class directly below `Component`. A member is a frozen, keyword-only dataclass below a family that has a
 `name` with a default and its own settings. It registers by being defined, in this package or in any other module:

@@ -78,6 +78,11 @@ class RunConfig:
                 f"model.attention.random_window.tokens: {window.tokens} has no effect, because no training sequence "
                 f"has more than {trained} tokens; choose fewer"
             )
+        if self.training.probe_every and not (model.is_recurrent and model.has_attention):
+            yield (
+                f"training.probe_every: a model of layout {model.layout!r} has not both a recurrence and attention, so "
+                "there is no interference to measure; set training.probe_every=0"
+            )
         quiet = "set training.state_noise=0"
         if self.training.state_noise and not model.is_recurrent:
             yield f"training.state_noise: a model of layout {model.layout!r} has no recurrence to add noise to; {quiet}"

@@ -10,14 +10,16 @@ from itertools import pairwise
 from typing import Any
 
 from latebloom.components import Component, families, load_entry_points
+from latebloom.probes import load_probes
 
-ORDER = ("task", "recurrence", "scores", "positions", "trigger", "study", "recipe", "tracker")
+ORDER = ("task", "recurrence", "scores", "positions", "trigger", "study", "recipe", "tracker", "probe")
 
 
 def all_families() -> list[type[Component]]:
     """Return every family, with the members of this package and of installed plugins, in the order of `ORDER`."""
     for module in ("recipes", "studies.find", "trackers"):  # the other families come with the first
         importlib.import_module(f"latebloom.{module}")
+    load_probes()
     load_entry_points()
     places = {kind: place for place, kind in enumerate(ORDER)}
     return sorted(families(), key=lambda family: places.get(family.kind(), len(places)))

@@ -1,4 +1,4 @@
-"""Checks of triggers, studies, recipes and trackers."""
+"""Checks of triggers, studies, recipes, trackers and probes."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ from latebloom.checks.check import checks, require, skip
 from latebloom.config import RunConfig, config_from
 from latebloom.delay.triggers import Moment, Trigger
 from latebloom.errors import ConfigError
+from latebloom.probes.probe import Probe
 from latebloom.recipes import Recipe
 from latebloom.studies.plan import SCALES, Study
 from latebloom.trackers import Tracker
@@ -74,3 +75,13 @@ def takes_metrics(tracker: Tracker) -> None:
         session = tracker.build(Path(folder), RunConfig(), 0)
         session.log({"train/loss": 0.5}, step=1)
         session.finish()
+
+
+@checks(Probe)
+def draws_its_columns(probe: Probe) -> None:
+    """its charts draw columns of its table"""
+    names = {column.name for column in probe.columns}
+    for chart in (probe.chart, *probe.more):
+        used = {chart.x, chart.value, *chart.y, *chart.where, *([chart.split] if chart.split else [])}
+        missing = ", ".join(sorted(used - names))
+        require(not missing, f"the chart {chart.title!r} draws {missing}; columns: {', '.join(sorted(names))}")

@@ -23,6 +23,8 @@ class Backend(ABC):
     """The roles of the parameters, each with its own learning rate; attention is the last."""
     template: SequenceModel
     """The module that is called; gates and state noise are set on its parts."""
+    parameters: dict[str, Tensor]
+    """The parameters by name, with a leading axis S if there may be several models."""
 
     @abstractmethod
     def each(self, function: Callable[..., Any], *per_model: Tensor) -> Any:
@@ -83,6 +85,7 @@ class Alone(Backend):
 
     def __init__(self, model: SequenceModel, training: Training, device: torch.device) -> None:
         self.template, self.device, self.clip = model.to(device), device, training.clip
+        self.parameters: dict[str, Tensor] = dict(model.named_parameters())
         by_role = parameters_by_role(model)
         self.roles = list(by_role)
         self._attention_parameters = list(by_role.get("attention", {}).values())

@@ -8,7 +8,14 @@ from latebloom.config import RunConfig
 from latebloom.differences import differences
 from latebloom.engine.schedule import rate_of_step
 
-FREE = ("training.steps", "training.log_every", "training.check_every", "training.checkpoint_every", "evaluation.")
+FREE = (
+    "training.steps",
+    "training.log_every",
+    "training.check_every",
+    "training.checkpoint_every",
+    "training.probe_every",
+    "evaluation.",
+)
 """Settings that may change; the learning rates that result from them are compared."""
 
 SCHEDULED = {

@@ -73,6 +73,10 @@ class Journal:
         switch = {} if self.config.delay is None else {"attention_is_in": float(run.phase_done == "full")}
         self._unreported |= {f"train/{name}": value for name, value in (rate | switch | means).items()}
 
+    def probed(self, step: int, interference: dict[str, Any]) -> None:
+        """Record the interference at a step."""
+        self._write({"step": step, "interference": interference})
+
     def switched(self, step: int, reason: str | None) -> None:
         self._write({"step": step, "switch": reason})
 

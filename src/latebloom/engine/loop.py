@@ -213,6 +213,8 @@ class _Loop:
                 self.journals[index].switched(trainer.step, trainer.runs[index].switch.reason)
             if is_last or trainer.step % training.check_every == 0:
                 self._check()
+            if training.probe_every and trainer.step % training.probe_every == 0:
+                self._probe()
             stopping = self.stop_requested()
             if is_goal or stopping or self._checkpoint_is_due():
                 self._save()
@@ -258,6 +260,11 @@ class _Loop:
             journal.checked(trainer.step, counts, trainer.runs[index].stage(trainer.step).withheld)
         self._report(trainer.alive)
         self.times.lap("checks")
+
+    def _probe(self) -> None:
+        found = self.trainer.interference()
+        for index in self.trainer.alive:
+            self.journals[index].probed(self.trainer.step, found[index])
 
     def _report(self, indices: Sequence[int]) -> None:
         for index in indices:

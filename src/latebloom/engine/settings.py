@@ -88,6 +88,8 @@ class Training:
     """Steps between measurements of held-out accuracy."""
     checkpoint_every: Count = 500
     """Steps between checkpoints."""
+    probe_every: Annotated[int, at_least(0)] = 0
+    """Steps between measurements of interference (docs/probes.md), which change nothing of the run; 0: none."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -37,7 +37,7 @@ class Stacked(Backend):
         """The columns of `flat` at which the roles end."""
         self.flat = torch.stack(rows).to(device)
         views = self.flat.split([shape.numel() for shape in shapes.values()], dim=1)
-        self.parameters = {
+        self.parameters: dict[str, Tensor] = {
             name: view.unflatten(1, shape).requires_grad_()
             for (name, shape), view in zip(shapes.items(), views, strict=True)
         }

@@ -21,6 +21,7 @@ from latebloom.engine.backend import Alone
 from latebloom.engine.capture import Captured
 from latebloom.engine.checkpoint import Tensors
 from latebloom.engine.draws import attention_draws, drop_path
+from latebloom.engine.interference import Interference
 from latebloom.engine.loss import answer_losses, total_loss
 from latebloom.engine.noise import state_noise
 from latebloom.engine.passing import StatePassing
@@ -101,6 +102,7 @@ class Trainer:
         self._sums = torch.zeros(len(configs), len(self._logged), device=device)
         self._first_bad = torch.full((len(configs),), -1, dtype=torch.int64, device=device)
         self._checked: dict[int, list[Count]] = {}
+        self._interference: Interference | None = None
 
     def advance(self) -> list[int]:
         """Do one step of every run; return the indices of the runs that enabled attention after it."""
@@ -296,6 +298,13 @@ class Trainer:
             with self.current_gates() as each:
                 self._checked[length] = held_out(each, self.shared.task, length, seeds=self.seeds)
         return self._checked[length]
+
+    def interference(self) -> list[dict[str, Any]]:
+        """Return the current interference of every run; nothing of the runs changes."""
+        if self._interference is None:
+            configs = [run.config for run in self.runs]
+            self._interference = Interference(configs, self.backend, self.seeds, self._index, self.captured)
+        return self._interference.measure([run.stage(self.step).gate for run in self.runs])
 
     @contextmanager
     def current_gates(self) -> Iterator[Callable[..., Any]]:

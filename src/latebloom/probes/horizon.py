@@ -9,7 +9,7 @@ Shapes: T tokens, V vocabulary.
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,10 @@ from latebloom.delay.hooks import DelayedAttention
 from latebloom.delay.triggers import at_step
 from latebloom.errors import ConfigError, require
 from latebloom.evaluation.accuracy import evaluating
+from latebloom.fields import at_least
+from latebloom.probes.probe import Probe, Progress
+from latebloom.probes.subject import Subject
+from latebloom.probes.table import Chart, Column, Table
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,43 @@ class Horizon:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class MemoryHorizon(Probe):
+    """How much a token changes the outputs at distance k, for the recurrence alone and for the whole model."""
+
+    columns: ClassVar = (
+        Column("model", "text", "recurrence (attention left out) or whole"),
+        Column("distance", "whole", "tokens between the changed token and the output"),
+        Column("influence", "number", "relative change of the output, as a share of that at distance 0"),
+    )
+    chart: ClassVar = Chart(
+        "lines", "Influence of a token on later outputs", "distance", "influence", split="model", log=True,
+        note="As a share of its influence on its own position. A recurrence that tracks state lets the first token "
+        "matter to the end; one that forgets does not.",
+    )  # fmt: skip
+
+    name: Literal["horizon"] = "horizon"
+    tokens: Annotated[int, at_least(2)] = 128
+    """The largest distance, plus one."""
+    sequences: Annotated[int, at_least(1)] = 16
+    """Random sequences that the influence is averaged over."""
+
+    def measure(self, subject: Subject, progress: Progress = lambda share: None) -> Table:
+        tokens = min(self.tokens, subject.max_tokens or self.tokens)
+        known = {"length": tokens, "sequences": self.sequences, "seed": subject.seed}
+        rows: list[dict] = []
+        for number, model in enumerate(("recurrence", "whole")):
+            found = memory_horizon(subject.model, subject.where, subject.example, attention=model == "whole", **known)
+            own = max(found.curve[0], 1e-30)
+            rows += [
+                {"model": model, "distance": distance, "influence": value / own}
+                for distance, value in enumerate(found.curve)
+                if distance > 0
+            ]
+            progress((number + 1) / 2)
+        return Table.of(self.columns, rows)
+
+
 def memory_horizon(
     model: nn.Module,
     where: Where | Found | None = None,
@@ -66,8 +107,11 @@ def memory_horizon(
     sequences: int = 4,
     threshold: float = 1e-3,
     seed: int = 0,
+    attention: bool = False,
 ) -> Horizon:
     """Measure the horizon with attention (or the modules of `where`) disabled; the model is not changed.
+
+    With `attention`, it is that of the whole model.
 
     The default threshold is 0.001 because such models are trained in bfloat16, whose rounding error is about 0.004: a
     weaker influence is lost beside that of the current token.
@@ -77,14 +121,16 @@ def memory_horizon(
     require(length >= 2, "length", length, "2 or more")
     require(sequences >= 1, "sequences", sequences, "1 or more")
     require(0.0 < threshold < 1.0, "threshold", threshold, "between 0 and 1")
-    vocabulary, call = _vocabulary(model), _caller(model, example)
+    vocabulary, call = _vocabulary(model), caller(model, example)
     config: Any = getattr(model, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     longest = getattr(text, "max_position_embeddings", None)
     if isinstance(longest, int) and longest >= 2:
         length = min(length, longest)
     check_untouched(model)
-    found = where if isinstance(where, Found) else find_attention(model, example, where=where, leaves_out=False)
+    found: Found | None = None
+    if not attention:
+        found = where if isinstance(where, Found) else find_attention(model, example, where=where, leaves_out=False)
     device = next(model.parameters()).device
     random = torch.Generator().manual_seed(seed)
     influence = torch.zeros(length, dtype=torch.float64)
@@ -124,8 +170,8 @@ def _vocabulary(model: nn.Module) -> int:
     return size
 
 
-def _caller(model: nn.Module, example: Mapping[str, Any] | None) -> Callable[[Tensor], Tensor]:
-    """Return a function from tokens (2, T) to outputs (2, T, V)."""
+def caller(model: nn.Module, example: Mapping[str, Any] | None) -> Callable[[Tensor], Tensor]:
+    """Return a function from tokens (B, T) to outputs (B, T, V)."""
     if example is not None:
         name = next((n for n, v in example.items() if isinstance(v, Tensor) and not v.is_floating_point()), None)
         if name is None:

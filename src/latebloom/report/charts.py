@@ -118,15 +118,15 @@ def length_chart(
     shown = list(dict.fromkeys(one["run"] for one in points))
     names = list(names or shown)
     points = sorted(points, key=lambda one: names.index(one["run"]))  # also the order of drawing
-    legend = _legend(shown, symbolSize=130, symbolStrokeWidth=0)
+    legend = legend_of(shown, symbolSize=130, symbolStrokeWidth=0)
     scale = {"type": "log", "domain": [lengths[0], lengths[-1]], "nice": False}
     axis = {"values": _ticks(lengths), "format": "d", "grid": False, "labelOverlap": True}
     x = quantity("length", title="length (items in a sequence)", scale=scale, axis=axis)
-    color = _by_run(names, legend)
+    color = by_run(names, legend)
     y = quantity("accuracy", title=right, scale={"domain": [0, 1]}, axis={"format": "%"})
     place = {"x": x, "y": y, "color": color}
     about = [nominal("interval", title="95% interval"), nominal("over")]
-    dots: Spec = {"shape": _by_run(names, legend, SHAPES), "size": quantity("size", scale=None)}
+    dots: Spec = {"shape": by_run(names, legend, SHAPES), "size": quantity("size", scale=None)}
     dots["tooltip"] = [nominal("run"), quantity("length"), quantity("accuracy", format=".1%"), *about]
     band = {"x": x, "y": quantity("low", title=""), "y2": {"field": "high"}, "color": color}
     marks = {training_length: f"trained up to {training_length}", CLAIM * training_length: f"{CLAIM}x"}
@@ -136,10 +136,10 @@ def length_chart(
         if not chance or level - max(chance) > 0.05:  # labels closer than this would overlap
             chance[level] = f"{label}: {level:.1%}"
     layers = [
-        *_guides("x", marks, {"strokeWidth": 1}, {}, {"y": {"value": -5}}),
-        *_guides("y", chance, {"strokeDash": [5, 4]}, {"align": "left", "dx": 6, "dy": -3}, {"x": {"value": 0}}),
+        *guides("x", marks, {"strokeWidth": 1}, {}, {"y": {"value": -5}}),
+        *guides("y", chance, {"strokeDash": [5, 4]}, {"align": "left", "dx": 6, "dy": -3}, {"x": {"value": 0}}),
         layer({"type": "area", "opacity": 0.2}, band, transform=[{"filter": "datum.low !== null"}]),
-        layer({"type": "line", "strokeWidth": 2.5}, place | {"strokeDash": _by_run(names, legend, DASHES)}),
+        layer({"type": "line", "strokeWidth": 2.5}, place | {"strokeDash": by_run(names, legend, DASHES)}),
         layer({"type": "point", "filled": True, "opacity": 0.9, "strokeWidth": 0}, place | dots),
     ]
     drawn = [name for name in names if name in shown]
@@ -151,8 +151,8 @@ def length_chart(
 def curves_chart(rows: list[Row], switches: list[Row], names: Sequence[str], title: str, is_loss: bool) -> Spec:
     """Draw a thin line by step for each run, with the switches marked. A row has lists `step` and `value`."""
     shown = {row["run"] for row in rows}
-    legend = _legend([name for name in names if name in shown], symbolType="stroke", symbolStrokeWidth=4)
-    color = _by_run(names, legend)
+    legend = legend_of([name for name in names if name in shown], symbolType="stroke", symbolStrokeWidth=4)
+    color = by_run(names, legend)
     step = quantity("step", title="step", scale={"nice": False}, axis={"grid": False, "tickCount": 6})
     if is_loss:
         positive = all(value > 0 for row in rows for value in row["value"])
@@ -196,13 +196,13 @@ def layered(layers: list[Spec], points: list[Row], title: str, height: int = 320
     return spec | {"layer": layers, "datasets": {"points": points}}
 
 
-def _by_run(names: Sequence[str], legend: Spec, values: Sequence[Any] = ()) -> Spec:
+def by_run(names: Sequence[str], legend: Spec, values: Sequence[Any] = ()) -> Spec:
     """Return a channel that distinguishes runs; the values are assigned in order, and again from the second on."""
     assigned = list(islice(chain(values[:1], cycle(values[1:])), len(names)))
     return nominal("run", scale={"domain": list(names)} | ({"range": assigned} if assigned else {}), legend=legend)
 
 
-def _legend(shown: Sequence[str], **symbols: Any) -> Spec:
+def legend_of(shown: Sequence[str], **symbols: Any) -> Spec:
     columns, limit = "width < 480 ? 2 : 4", "width < 480 ? width / 2 - 24 : width / 4 + 60"
     place = {"title": None, "values": list(shown), "orient": "top", "offset": 24, "symbolOpacity": 1}
     return place | {"columns": {"expr": columns}, "labelLimit": {"expr": limit}, **symbols}
@@ -217,7 +217,7 @@ def _ticks(lengths: list[int]) -> list[int]:
     return kept
 
 
-def _guides(axis: str, labels: Mapping[Any, str], rule: Spec, text: Spec, place: Spec) -> list[Spec]:
+def guides(axis: str, labels: Mapping[Any, str], rule: Spec, text: Spec, place: Spec) -> list[Spec]:
     """Return labelled lines across the chart."""
     if not labels:  # Vega warns about a layer without data
         return []

@@ -11,6 +11,7 @@ from latebloom.studies import (  # noqa: F401 (the named studies, which register
     coupling,
     far,
     holding,
+    mechanism,
     paper,
     recurrences,
     rivals,

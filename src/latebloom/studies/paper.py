@@ -49,10 +49,10 @@ def _arms(size: Size, task: Task, seeds: Sequence[int] = ()) -> list[Arm]:
         # The effect of the later recall loss without the delay of attention.
         runs["joint (asked late)"] = staged(hybrid_run, hold="none")
     runs["dat"] = staged(hybrid_run)
-    return [Arm(name, run, _grid(size, run), seeds=seeds) for name, run in runs.items()]
+    return [Arm(name, run, grid(size, run), seeds=seeds) for name, run in runs.items()]
 
 
-def _grid(size: Size, run: RunConfig) -> tuple[RunConfig, ...]:
+def grid(size: Size, run: RunConfig) -> tuple[RunConfig, ...]:
     """Return every combination of learning rate, loss per answer or per token, plain or log-n scores, and with or
     without state noise; a Transformer has no state, so it is tried with and without positions instead."""
     # With one answer, both averages are the same.

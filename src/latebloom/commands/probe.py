@@ -1,0 +1,78 @@
+"""Probe trained runs: what attention and the recurrence do in them, and what that says of the paper's explanation."""
+
+from argparse import Namespace
+from pathlib import Path
+
+from latebloom.arguments import Parser, add_device, add_imports, add_out
+from latebloom.errors import ConfigError
+from latebloom.probes import NAMES, load_probes
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "runs",
+        nargs="*",
+        type=Path,
+        metavar="RUN",
+        help="folders of runs, folders that contain runs, and folders of studies, whose arms are compared",
+    )
+    parser.add_argument(
+        "--what", metavar="NAME,...", help=f"probes to run (default: {','.join(NAMES)}, and those of --import)"
+    )
+    add_out(parser, "folder for the tables, pictures and index.html (default: probes in the folder of the first RUN)")
+    add_device(parser)
+    add_imports(parser)
+
+
+def _order(name: str) -> int:
+    return NAMES.index(name) if name in NAMES else len(NAMES)
+
+
+def run(options: Namespace) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from latebloom.probes.probe import Probe
+    from latebloom.report.probe_page import all_verdicts, write_page
+    from latebloom.report.terminal import say
+    from latebloom.results.find_runs import find_runs
+    from latebloom.results.probe_runs import probe_runs
+
+    if not options.runs:
+        raise ConfigError("probe: give the folder of a run or of a study, such as runs/mine or studies/mechanism-tiny")
+    load_probes()
+    names = (
+        sorted(Probe.choices(), key=_order)
+        if options.what is None
+        else [name for name in options.what.split(",") if name]
+    )
+    probes = [Probe.named(name, "what") for name in dict.fromkeys(names)]
+    if not probes:
+        raise ConfigError(f"what: {options.what!r} names no probe; choices: {', '.join(Probe.choices())}")
+    found = find_runs(options.runs)
+    out = options.out or options.runs[0] / "probes"
+    notes = Console(stderr=True)
+    bars = Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=notes, disable=not notes.is_terminal
+    )
+    with bars:
+        bar = bars.add_task("probing", total=1.0)
+        results = probe_runs(
+            found,
+            probes,
+            out,
+            device=options.device,
+            report=lambda what, share: bars.update(bar, description=what, completed=share),
+        )
+    answers = {one.task: one.config.task.state_answer for one in found}
+    console = Console()
+    with console.status("Making the page"):
+        page = write_page(results, probes, answers, out)
+    for (study, task), verdicts in all_verdicts(results, answers).items():
+        say(console, f"{study}, {task}:")
+        for verdict in verdicts:
+            say(console, f"{verdict.mechanism}: {verdict.word}. {' '.join(verdict.sentences)}")
+    for reasons in results.skipped.values():
+        for reason, runs in reasons.items():
+            say(console, f"Not measured in {len(runs)} of {len(found)} runs: {reason}.")
+    say(console, f"Page: {page}   Tables: {out}/*.parquet   Pictures: {out / 'figures'}")

@@ -1,0 +1,149 @@
+"""Which part of a trained model carries which answer: accuracy with parts switched off or replaced, by length."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, ClassVar, Literal
+
+import torch
+
+from latebloom.errors import ConfigError, first_line
+from latebloom.evaluation.accuracy import evaluating
+from latebloom.fields import at_least
+from latebloom.probes.attention import Edit, edited, without_attention
+from latebloom.probes.edits import (
+    Cut,
+    FromAnother,
+    Hard,
+    HeadOff,
+    Shuffled,
+    StateChange,
+    Temperature,
+    Uniform,
+    changed_state,
+)
+from latebloom.probes.probe import NotMeasurable, Probe, Progress
+from latebloom.probes.subject import Subject
+from latebloom.probes.table import Chart, Column, Table
+
+Change = Callable[[int], AbstractContextManager[None]]
+"""Changes the model while the context lasts, for sequences of a length."""
+INTACT, ATTENTION_OFF = "intact", "attention off"
+STATES: tuple[StateChange, ...] = ("reset", "frozen", "exchanged")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ablation(Probe):
+    """Accuracy of each answer with parts of attention or of the recurrence switched off or replaced, by length."""
+
+    columns: ClassVar = (
+        Column("part", "text", "what is changed: nothing, attention or recurrence"),
+        Column("change", "text", "how it is changed"),
+        Column("answer", "text", "name of the answer"),
+        Column("length", "whole", "items of a sequence"),
+        Column("accuracy", "number", "share of right answers"),
+        Column("sequences", "whole", "test sequences"),
+    )
+    chart: ClassVar = Chart(
+        "heat", "Accuracy by change", "length", "accuracy", ("change",), split="answer", bounds=(0, 1),
+        note="The row `intact` is the model as it is. An answer that a change leaves alone does not need that part.",
+    )  # fmt: skip
+
+    name: Literal["ablation"] = "ablation"
+    multiples: tuple[float, ...] = (1, 2, 4)
+    """The probed lengths, in training lengths; those that the task does not allow are left out."""
+    sequences: Annotated[int, at_least(2)] = 64
+    """Test sequences per length."""
+    heads: bool = True
+    """Whether each head is switched off by itself too."""
+    temperatures: tuple[float, ...] = (0.5, 2.0)
+    """What the scores are divided by."""
+
+    def measure(self, subject: Subject, progress: Progress = lambda share: None) -> Table:
+        if not subject.attention and not subject.recurrences:
+            raise NotMeasurable("ablation: the model has neither attention nor a recurrence that is known")
+        rows: list[dict] = []
+        lengths = subject.lengths(self.multiples)
+        changes = list(self._changes(subject))
+        for number, (part, label, change) in enumerate(changes):
+            for length in lengths:
+                with change(length):
+                    found = subject.accuracy(length, self.sequences)
+                rows += [
+                    {"part": part, "change": label, "answer": name, "length": length, "accuracy": accuracy}
+                    for name, accuracy in found.items()
+                ]
+            progress((number + 1) / len(changes))
+        return Table.of(self.columns, [row | {"sequences": self.sequences} for row in rows])
+
+    def _changes(self, subject: Subject) -> Iterator[tuple[str, str, Change]]:
+        yield "nothing", INTACT, lambda length: nullcontext()
+        layers = range(len(subject.attention))
+        if layers:
+            yield "attention", ATTENTION_OFF, lambda length: without_attention(subject)
+            if len(layers) > 1:
+                for layer in layers:
+                    yield "attention", f"layer {layer} off", partial(_layer_off, subject, layer)
+            for label, edit in self._edits(subject):
+                yield "attention", label, partial(_edit, subject, edit)
+        for kind in STATES if subject.recurrences else ():
+            yield "recurrence", f"state {kind}", partial(_state, subject, kind)
+
+    def _edits(self, subject: Subject) -> Iterator[tuple[str, Callable[[int], Edit]]]:
+        counts = _head_counts(subject)
+        for layer, heads in enumerate(counts if self.heads else ()):
+            for head in range(heads if heads > 1 or len(counts) > 1 else 0):
+                yield f"head {layer}.{head} off", lambda length, at=(layer, head): HeadOff(*at)
+        tokens = subject.task.token_count(subject.training_length)
+        yield "scores uniform", lambda length: Uniform()
+        yield "scores shuffled", lambda length: Shuffled()
+        yield "scores cut to the training length", lambda length: Cut(tokens)
+        if counts:
+            yield "queries and keys of another sequence", lambda length: FromAnother("queries and keys")
+            yield "values of another sequence", lambda length: FromAnother("values")
+        yield "largest weight instead of softmax", lambda length: Hard()
+        for temperature in self.temperatures:
+            yield f"temperature {temperature:g}", lambda length, at=temperature: Temperature(at)
+
+
+def _layer_off(subject: Subject, layer: int, length: int) -> AbstractContextManager[None]:
+    return without_attention(subject, [layer])
+
+
+def _edit(subject: Subject, edit: Callable[[int], Edit], length: int) -> AbstractContextManager[None]:
+    return edited(subject, edit(length))
+
+
+def _state(subject: Subject, kind: StateChange, length: int) -> AbstractContextManager[None]:
+    split = middle(subject, length)
+    return changed_state(subject.recurrences, kind, lambda: split)
+
+
+def middle(subject: Subject, length: int) -> int:
+    """Return the number of tokens after which states are changed: in the middle of what the state answer tracks."""
+    batch = subject.task.batch(subject.seed, "test", 0, length=length, size=16, device=subject.device)
+    columns = batch.columns.get(subject.task.state_answer or "")
+    if columns is None or columns.stop - columns.start < 3:
+        return batch.shape[1] // 2
+    return int(batch.positions[:, (columns.start + columns.stop) // 2].median())
+
+
+def _head_counts(subject: Subject) -> list[int]:
+    """Return the number of heads of each attention layer; empty if its values and outputs are not seen."""
+    counts: dict[int, int] = {}
+
+    class Count(Edit):
+        def inputs(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor):
+            counts[layer] = q.shape[-3]
+            return q, k, v
+
+    batch = subject.task.batch(subject.seed, "test", 0, length=subject.training_length, size=2, device=subject.device)
+    try:
+        with evaluating(subject.model), torch.inference_mode(), edited(subject, Count()):
+            subject.logits(batch.tokens, batch.positions)
+    except ConfigError as error:
+        if "written with a softmax" not in first_line(error):
+            raise
+        return []
+    return [counts[layer] for layer in sorted(counts)]

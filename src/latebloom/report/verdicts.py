@@ -1,0 +1,229 @@
+"""The paper's three mechanisms, each confirmed, refuted or undecided in some runs, from the tables of the probes.
+
+Each mechanism has one number per run, which says how strong the effect is. It is confirmed if the 95% interval of the
+mean over seeds lies above `MARGIN`, refuted if it lies below, and undecided otherwise. A bootstrap over few seeds is
+not to be trusted; with fewer than `FEW` seeds every single run must lie above, or below. Runs that have not learned to
+track state at their training length do not count.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from latebloom.evaluation.result import HOLDS_AT
+from latebloom.probes.ablation import ATTENTION_OFF, INTACT
+from latebloom.probes.interference import conflicts, mean_cosine
+from latebloom.probes.sharpness import best_head_weights, majority_lost
+from latebloom.report.statistics import Estimate, mean_interval, paired
+from latebloom.results.probes import Probed
+
+MARGIN = 0.1
+"""The smallest effect that counts: a tenth of all answers, measurements or weight."""
+FEW = 5
+"""With fewer seeds than this, all must agree."""
+Word = Literal["confirmed", "refuted", "undecided"]
+Tables = Mapping[str, Sequence[Probed]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the runs say of one mechanism."""
+
+    mechanism: str
+    word: Word
+    sentences: tuple[str, ...]
+
+
+def compared_arms(tables: Tables) -> dict[str, str]:
+    """Return the arms that verdicts are about: the first with joint training, and the first with a delay."""
+    arms: dict[str, str] = {}
+    for runs in tables.values():
+        for run in runs:
+            arms.setdefault(run.training, run.arm)
+    return arms
+
+
+def verdicts(tables: Tables, state_answer: str | None) -> list[Verdict]:
+    """Return the verdict on each mechanism, given the tables of one task's runs by probe; see `compared_arms`."""
+    arms = compared_arms(tables)
+    tables = {name: [run for run in runs if arms[run.training] == run.arm] for name, runs in tables.items()}
+    return [_shortcut(tables, state_answer), _gradients(tables, state_answer), _dilution(tables)]
+
+
+def decide(values: Iterable[float]) -> Word:
+    """Return what the effects of some runs say: see the module's docstring."""
+    values = list(values)
+    found = mean_interval(values)
+    few = len(values) < FEW or found.low is None or found.high is None
+    low, high = (min(values), max(values)) if few else (found.low or 0.0, found.high or 0.0)
+    return "confirmed" if low > MARGIN else "refuted" if high < MARGIN else "undecided"
+
+
+def _effect(runs: Sequence[Probed], number: Callable[[Probed], float | None]) -> dict[str, dict[int, float]]:
+    """Return the number of each run that has one, for joint and delayed runs by seed."""
+    groups: dict[str, dict[int, float]] = {}
+    for run in runs:
+        if (value := number(run)) is not None:
+            groups.setdefault(run.training, {})[run.seed] = value
+    return groups
+
+
+def _left_out(runs: Sequence[Probed], groups: Mapping[str, Mapping[int, float]], reason: str) -> list[str]:
+    without = len(runs) - sum(map(len, groups.values()))
+    return [f"{without} of {len(runs)} runs do not count: {reason}."] if without else []
+
+
+def _accuracy(run: Probed, change: str, answer: str | None) -> float | None:
+    """Return the accuracy of an answer at the shortest length of an ablation."""
+    found = run.table.values("accuracy", change=change, answer=answer, length=min(run.table.values("length")))
+    return found[0] if found else None
+
+
+def _said(found: Estimate, form: str = ".1%") -> str:
+    if found.low is None or found.high is None:
+        return f"{found.mean:{form}} (one run, so there is no interval over seeds)"
+    return f"{found.mean:{form}} [{found.low:{form}}, {found.high:{form}}] over {found.seeds} seeds"
+
+
+def _shortcut(tables: Tables, state_answer: str | None) -> Verdict:
+    mechanism = "Attention takes over state tracking (a shortcut that ends with the training length)"
+    runs = tables.get("ablation", ())
+    if not runs:
+        return Verdict(mechanism, "undecided", ("The probe ablation was not run.",))
+    if state_answer is None:
+        return Verdict(mechanism, "undecided", ("The task has no state to track.",))
+
+    def loss(run: Probed) -> float | None:
+        intact, off = (_accuracy(run, change, state_answer) for change in (INTACT, ATTENTION_OFF))
+        return None if intact is None or off is None or intact < HOLDS_AT else intact - off
+
+    groups = _effect(runs, loss)
+    reason = (
+        f"they have no attention, or get the {state_answer} right in less than {HOLDS_AT:.0%} at the training length"
+    )
+    sentences = _left_out(runs, groups, reason)
+    for name, values in groups.items():
+        found = mean_interval(values.values())
+        sentences.append(
+            f"Without attention, {name} runs lose {_said(found)} of their accuracy in the {state_answer} at the "
+            "training length."
+        )
+    if not groups:
+        return Verdict(mechanism, "undecided", tuple(sentences))
+    effect = paired(groups.get("joint", {}), groups.get("delayed", {}))
+    if effect:
+        sentences.append(f"Paired difference joint - delayed: {_said(mean_interval(effect.values()))}.")
+    else:
+        effect = groups.get("joint", next(iter(groups.values())))
+    return Verdict(mechanism, decide(effect.values()), (*sentences, *_positions(tables)))
+
+
+def _positions(tables: Tables) -> list[str]:
+    """Say how much of the heads' patterns distance explains."""
+    groups: dict[str, list[float]] = {}
+    for run in tables.get("positions", ()):
+        shortest = min(run.table.values("length"))
+        shares = [v for v in run.table.values("value", measure="distance", length=shortest) if v is not None]
+        if shares:
+            groups.setdefault(run.training, []).append(max(shares))
+    return [
+        f"In {name} runs, distance alone explains {_said(mean_interval(shares))} of the pattern of the head that "
+        "follows distance most."
+        for name, shares in groups.items()
+    ]
+
+
+def _gradients(tables: Tables, state_answer: str | None) -> Verdict:
+    mechanism = "Attention's presence spoils the recurrence's gradients"
+    runs = [run for run in tables.get("interference", ()) if max(run.table.values("step")) >= 0]
+    if not runs:
+        reason = "No run has recorded its gradients; train with training.probe_every=100."
+        return Verdict(mechanism, "undecided", (reason,))
+    failed = {
+        run.config_hash
+        for run in tables.get("ablation", ())
+        if (accuracy := _accuracy(run, INTACT, state_answer)) is not None and accuracy < HOLDS_AT
+    }
+
+    def excess(run: Probed) -> float | None:
+        with_attention, without = (mean_cosine(run.table, f"alone_{name}") for name in ("with", "without"))
+        if with_attention is None or without is None or run.config_hash in failed:
+            return None
+        return without - with_attention
+
+    groups = _effect(runs, excess)
+    sentences = _left_out(runs, groups, f"they have not learned the {state_answer}, or attention took no part")
+    for name in groups:
+        shares = {
+            column: _said(mean_interval([share for run in runs if run.training == name and run.config_hash not in failed
+                                         and (share := conflicts(run.table, column)) is not None]))
+            for column in ("alone_with", "alone_without", "cosine")
+        }  # fmt: skip
+        sentences += [
+            f"In {name} runs, while attention takes part, a step along the joint gradient raises the loss of the "
+            f"recurrence alone beyond the training length in {shares['alone_with']} of the measurements, and one along "
+            f"the gradient without attention in {shares['alone_without']}.",
+            f"The two gradients conflict (cosine below 0) in {shares['cosine']} of them.",
+        ]
+    if not groups:
+        return Verdict(mechanism, "undecided", tuple(sentences))
+    which = "joint" if "joint" in groups else "delayed"
+    sentences.append(
+        "The gradient without attention points better towards that goal than the joint one by a cosine of "
+        f"{_said(mean_interval(groups[which].values()), '.3f')} in {which} runs."
+    )
+    return Verdict(mechanism, decide(groups[which].values()), (*sentences, *_state(tables)))
+
+
+def _state(tables: Tables) -> list[str]:
+    """Say how well the state can be read from the recurrences at the longest length."""
+    groups: dict[str, list[float]] = {}
+    longest = 0
+    for run in tables.get("state", ()):
+        longest = max(run.table.values("length"))
+        found = run.table.values("accuracy", feature="best", control="none", length=longest)
+        groups.setdefault(run.training, []).extend(found)
+    return [
+        f"At length {longest} a linear classifier reads the state from the recurrence of {name} runs with an accuracy "
+        f"of {_said(mean_interval(values))}."
+        for name, values in groups.items()
+        if values
+    ]
+
+
+def _dilution(tables: Tables) -> Verdict:
+    mechanism = "Attention loses its sharpness on long sequences"
+    runs = tables.get("sharpness", ())
+    if not runs:
+        return Verdict(mechanism, "undecided", ("The probe sharpness was not run.",))
+    lost: dict[str, list[str]] = {}
+
+    def fall(run: Probed) -> float | None:
+        best = majority_lost(run.table)
+        if best is None:
+            return None
+        weights = best_head_weights(run.table, *best[:2])
+        if weights[0][1] < 0.5 or len(weights) < 2:
+            return None
+        length = "never" if best[2] is None else str(best[2])
+        lost.setdefault(run.training, []).append(length)
+        return weights[0][1] - weights[-1][1]
+
+    groups = _effect(runs, fall)
+    reason = (
+        "nothing is asked to be recalled, or no head gives most of its weight to the item that is asked for at the "
+        "training length"
+    )
+    sentences = _left_out(runs, groups, reason)
+    for name, values in groups.items():
+        counts = {length: lost[name].count(length) for length in dict.fromkeys(lost[name])}
+        words = ", ".join(f"{length} ({count} of {len(lost[name])})" for length, count in counts.items())
+        longest = max(max(run.table.values("length")) for run in runs)
+        sentences.append(
+            f"In {name} runs the best head's weight on the item falls by {_said(mean_interval(values.values()))} from "
+            f"the training length to length {longest}; length at which it loses its majority: {words}."
+        )
+    if not groups:
+        return Verdict(mechanism, "undecided", tuple(sentences))
+    effect = groups.get("delayed", next(iter(groups.values())))
+    return Verdict(mechanism, decide(effect.values()), tuple(sentences))

@@ -1,0 +1,209 @@
+"""Verdicts from planted tables, the files of probes, and the command."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from latebloom import run
+from latebloom.checks import check_components
+from latebloom.cli import main
+from latebloom.errors import ConfigError, ResultsError
+from latebloom.probes import NAMES, load_probes
+from latebloom.probes.ablation import ATTENTION_OFF, INTACT, Ablation
+from latebloom.probes.interference import GradientInterference
+from latebloom.probes.probe import Probe
+from latebloom.probes.sharpness import Sharpness
+from latebloom.probes.table import Table
+from latebloom.report.probe_charts import draw
+from latebloom.report.verdicts import decide, verdicts
+from latebloom.results.find_runs import find_runs
+from latebloom.results.probes import Probed, read_probe, write_probe
+
+
+def probed(probe, training: str, seed: int, rows: list[dict]) -> Probed:
+    table = Table.of(probe.columns, rows)
+    return Probed("s", "composite", training, training, seed, 25, f"{training}{seed}", "{}", table)
+
+
+def ablation(training: str, seed: int, off: float, intact: float = 1.0) -> Probed:
+    same = {"answer": "sum", "length": 25, "sequences": 8}
+    rows = [{"part": "nothing", "change": INTACT, "accuracy": intact} | same]
+    return probed(
+        Ablation, training, seed, [*rows, {"part": "attention", "change": ATTENTION_OFF, "accuracy": off} | same]
+    )
+
+
+def interference(training: str, seed: int, with_attention: float, without: float, gate: float = 1.0) -> Probed:
+    same = {"layer": "all", "part": "total", "attention": gate, "cosine": 0.5}
+    numbers = {"alone_with": with_attention, "alone_without": without}
+    return probed(GradientInterference, training, seed, [{"step": step} | same | numbers for step in (100, 200)])
+
+
+def sharpness(training: str, seed: int, weights: dict[int, float]) -> Probed:
+    same = {"layer": 0, "head": 0, "entropy": 1.0, "largest": 0.5, "sequences": 8}
+    rows = [{"length": length, "right": weight} | same for length, weight in weights.items()]
+    return probed(Sharpness, training, seed, rows)
+
+
+def words(**tables) -> list[str]:
+    return [verdict.word for verdict in verdicts(tables, "sum")]
+
+
+def test_each_mechanism_is_confirmed_where_it_is_planted_and_refuted_where_its_opposite_is():
+    seeds = range(6)
+    planted = {
+        "ablation": [ablation("joint", s, 0.2 + s / 100) for s in seeds] + [ablation("delayed", s, 1.0) for s in seeds],
+        "interference": [interference("joint", s, -0.2 - s / 100, 0.4) for s in seeds],
+        "sharpness": [sharpness("delayed", s, {25: 0.9, 100: 0.4 + s / 100}) for s in seeds],
+    }
+    assert words(**planted) == ["confirmed"] * 3
+    opposite = {
+        "ablation": [ablation("joint", s, 1.0 - s / 100) for s in seeds] + [ablation("delayed", s, 1.0) for s in seeds],
+        "interference": [interference("joint", s, 0.5 + s / 100, 0.4) for s in seeds],
+        "sharpness": [sharpness("delayed", s, {25: 0.9, 100: 0.88 + s / 1000}) for s in seeds],
+    }
+    assert words(**opposite) == ["refuted"] * 3
+    text = " ".join(sentence for verdict in verdicts(planted, "sum") for sentence in verdict.sentences)
+    assert "lose 77.5%" in text
+    assert "raises the loss of the recurrence alone beyond the training length in 100.0%" in text
+    assert "loses its majority: 100 (6 of 6)" in text
+
+
+def test_runs_that_disagree_leave_it_undecided_and_few_runs_must_agree():
+    assert decide([0.5, 0.0]) == "undecided"
+    assert decide([0.5, 0.4]) == "confirmed"
+    assert decide([0.05]) == "refuted"
+    assert decide([0.9, 0.0, 0.0, 0.05, 0.02, 0.0]) == "undecided"
+
+
+def test_what_was_not_learned_or_not_measured_is_undecided():
+    assert words() == ["undecided"] * 3
+    unlearned = [ablation("joint", s, 0.1, intact=0.2) for s in range(6)]
+    gradients = [interference("joint", s, -0.5, 0.5) for s in range(6)]
+    assert words(ablation=unlearned, interference=gradients) == ["undecided"] * 3
+    delayed = [interference("delayed", s, -0.5, 0.5, gate=0.0) for s in range(6)]
+    assert words(interference=delayed) == ["undecided"] * 3  # attention took no part in these steps
+    blind = [sharpness("joint", s, {25: 0.3, 100: 0.1}) for s in range(6)]
+    assert words(sharpness=blind) == ["undecided"] * 3
+
+
+def test_files_keep_tables_and_refuse_others(tmp_path):
+    runs = [sharpness("joint", s, {25: 0.9, 50: 0.1 * s}) for s in range(2)] + [sharpness("joint", 3, {25: 0.5})]
+    path = tmp_path / "sharpness.parquet"
+    write_probe(path, "sharpness", Sharpness.columns, runs)
+    assert read_probe(path, {"sharpness": Sharpness.columns}) == ("sharpness", runs)
+    with pytest.raises(ResultsError, match="holds no results of a probe that is known: ablation"):
+        read_probe(path, {"ablation": Ablation.columns})
+    path.write_bytes(b"no parquet")
+    with pytest.raises(ResultsError, match="not a parquet file"):
+        read_probe(path, {"sharpness": Sharpness.columns})
+
+
+def test_a_table_has_the_types_of_its_columns():
+    with pytest.raises(TypeError, match=r"length: 2\.5 is not a whole"):
+        Table.of(Sharpness.columns, [{"length": 2.5}])
+    with pytest.raises(TypeError, match="layer: None is not a whole"):
+        Table.of(Sharpness.columns, [{"length": 2}])
+
+
+def test_lines_have_the_mean_over_seeds_with_intervals():
+    runs = [interference("joint", s, 0.1 * s, 0.5) for s in range(4)]
+    ((_, chart),) = draw(GradientInterference.chart, runs, ["joint"])
+    points = chart["datasets"]["points"]
+    assert [point["x"] for point in points] == [100, 200]
+    assert points[0]["value"] == pytest.approx(0.15)
+    assert points[0]["low"] < 0.15 < points[0]["high"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, request):
+    """Two arms of two seeds, trained for some steps."""
+    from latebloom import Composite, Delay, Evaluating, Phase, RunConfig, Training, at_step, hybrid
+
+    folder = tmp_path_factory.mktemp("runs")
+    phase = Phase(learning_rate=5e-3, warmup=2, batch_size=8)
+    config = RunConfig(
+        task=Composite(modulus=3, keys=16, values=4),
+        model=hybrid(width=8, blocks=1, heads=2),
+        training=Training(length=4, steps=6, delayed=phase, full=phase, probe_every=2),
+        evaluation=Evaluating(multiples=(1,), sequences=8),
+    )
+    for name, delay in (("joint", None), ("dat", Delay(until=at_step(3)))):
+        for seed in (0, 1):
+            run(replace(config, delay=delay, seed=seed), folder / name / f"seed-{seed}", device="cpu")
+    return folder
+
+
+def test_the_command_probes_runs_and_keeps_what_it_has_measured(trained, tmp_path, capsys):
+    out = tmp_path / "out"
+    runs = [str(trained / name) for name in ("joint", "dat")]
+    main(["probe", *runs, "--what", "interference,sharpness,horizon", "--out", str(out)])
+    said = capsys.readouterr().out
+    assert "Attention's presence spoils the recurrence's gradients" in said
+    page = (out / "index.html").read_text()
+    for words_of_page in ("Shortcut report", "joint: 2 seeds; dat: 2 seeds.", "undecided", "Does a step along"):
+        assert words_of_page in page
+    files = {file.name: file.read_bytes() for file in out.glob("*.parquet")}
+    assert files.keys() == {"interference.parquet", "sharpness.parquet", "horizon.parquet"}
+    assert {path.suffix for path in (out / "figures").iterdir()} == {".svg", ".png"}
+    _, kept = read_probe(out / "interference.parquet", {"interference": GradientInterference.columns})
+    assert {(one.arm, one.training, one.seed) for one in kept} == {
+        ("joint", "joint", 0), ("joint", "joint", 1), ("dat", "delayed", 0), ("dat", "delayed", 1),
+    }  # fmt: skip
+    assert sorted(set(kept[0].table.values("step"))) == [2, 4, 6]
+    main(["probe", runs[0], "--what", "sharpness", "--out", str(out)])  # measured before
+    assert (out / "sharpness.parquet").read_bytes() == files["sharpness.parquet"]
+
+
+def test_mistakes_are_one_sentence(trained, tmp_path):
+    from latebloom.cli import parse
+
+    with pytest.raises(ConfigError, match="probe: give the folder of a run"):
+        parse(["probe"])()
+    with pytest.raises(ConfigError, match="what: 'sharp' is not known; did you mean 'sharpness'"):
+        parse(["probe", str(trained / "joint"), "--what", "sharp"])()
+    (tmp_path / "begun").mkdir()
+    config = json.loads((trained / "joint" / "seed-0" / "config.json").read_text())
+    (tmp_path / "begun" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ResultsError, match="holds no finished run"):
+        find_runs([tmp_path / "begun"])
+
+
+def test_the_study_records_gradients_in_every_run():
+    from latebloom.studies.find import find_study, plan_of
+    from latebloom.studies.plan import SCALES
+
+    for scale in SCALES:
+        plan = plan_of(find_study("mechanism"), scale)
+        assert {(arm.task, arm.name) for arm in plan.arms} == {
+            (task, name) for task in ("composite", "modular_sum") for name in ("joint", "dat")
+        }
+        for arm in plan.arms:
+            assert all(0 < choice.training.probe_every <= 100 for choice in (arm.config, *arm.choices))
+            assert (arm.config.delay is None) == (arm.name == "joint")
+    assert len(plan_of(find_study("mechanism"), "paper").seeds) >= 20
+
+
+def test_the_example_of_the_page_works(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "probes.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(code, {})
+    assert "'entropy'" in capsys.readouterr().out
+    load_probes()
+    for name, probe in Probe.members.items():
+        assert f"\n### {name}\n" in page
+        for column in probe.columns:
+            assert column.about
+    for column in GradientInterference.columns[4:]:
+        assert f"`{column.name}`" in page
+
+
+def test_probes_are_listed_and_keep_their_contract(capsys):
+    main(["list"])
+    listed = capsys.readouterr().out
+    for name in NAMES:
+        assert name in listed
+        assert not [finding for finding in check_components(name) if finding.outcome == "fails"]
