@@ -10,12 +10,13 @@ import pytest
 import latebloom
 
 SOURCE = Path(latebloom.__file__).parent
-COMMON = {"errors", "fields", "components", "plugins", "differences"}
+COMMON = {"errors", "fields", "components", "plugins", "differences", "reading"}
 CORE = {"layers", "tasks", "models", "delay", "evaluation", "engine", "probes"}
 """Packages that run where only torch is installed."""
 MAY_IMPORT = {
     # The common ground, from the bottom up.
     "errors": set(),
+    "reading": set(),
     "fields": {"errors"},
     "components": {"errors", "fields"},
     "plugins": {"errors", "components"},

@@ -3,7 +3,6 @@
 Unlike the other integrations, this file imports Transformers only if it is needed.
 """
 
-import json
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +17,7 @@ from latebloom.engine.checkpoint import latest_checkpoint, load_checkpoint
 from latebloom.engine.folder import RunFolder, enclosing_run
 from latebloom.errors import ConfigError, first_line, unknown
 from latebloom.models.sequence_model import SequenceModel, read_model_settings
+from latebloom.reading import read_json_file
 
 LARGEST = 2_000_000_000
 """Models with more parameters than this are inspected without their weights."""
@@ -38,7 +38,7 @@ def load_model(path: str | Path) -> tuple[nn.Module, str]:
         below = RunFolder(path).hint_below()
         raise ConfigError(f"inspect: {path} holds no model: there is no config.json in it{below}")
     try:
-        data = json.loads(file.read_text())
+        data = read_json_file(file, follow=True)
     except (OSError, ValueError) as error:
         hint = "" if path.is_dir() else "; give a folder or a config.json"
         raise ConfigError(f"inspect: {file} cannot be read as JSON ({first_line(error)}){hint}") from None

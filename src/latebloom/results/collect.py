@@ -9,6 +9,7 @@ from pathlib import Path
 from latebloom.config import RunConfig
 from latebloom.engine.folder import RunFolder, read_json
 from latebloom.errors import CheckpointError
+from latebloom.reading import parse_json, read_plain
 from latebloom.results.file import RUN_NUMBERS
 from latebloom.results.record import CurvePoint, RunRecord
 
@@ -59,8 +60,8 @@ def collect(run: StudyRun, failure: str | None = None) -> RunRecord:
         raise CheckpointError(f"{run.folder} holds another run ({found.hash}) than the study says ({run.config.hash})")
     result = folder.read_result("config.json", "environment.json", "metrics.jsonl", "evaluation.json")
     try:
-        with open(folder.metrics_file) as lines:
-            curve = read_curve(lines, folder.metrics_file)
+        lines = read_plain(folder.metrics_file).decode(errors="replace").splitlines()
+        curve = read_curve(lines, folder.metrics_file)
     except OSError as error:
         raise CheckpointError(f"{folder.metrics_file} cannot be read ({error.strerror})") from None
     numbers = {name: result.get(name) for name in RUN_NUMBERS}
@@ -78,7 +79,7 @@ def read_curve(lines: Iterable[str], source: object) -> tuple[CurvePoint, ...]:
     found: dict[tuple[str, int | None], list[CurvePoint]] = {}
     for number, line in enumerate(lines, start=1):
         try:
-            for point in _points(json.loads(line)):
+            for point in _points(parse_json(line)):
                 found.setdefault((point.measure, point.length), []).append(point)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{source} is damaged in line {number} ({type(error).__name__}: {error})") from None

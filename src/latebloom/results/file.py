@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from latebloom.errors import DISK_IS_FULL, ResultsError, catch_write_errors
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.result import Evaluation
+from latebloom.reading import read_plain
 from latebloom.results.record import CurvePoint, RunRecord
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def read_frame(path: Path) -> "polars.DataFrame":
     import polars as pl
 
     try:
-        content = path.read_bytes()
+        content = read_plain(path, follow=True)
     except OSError as error:
         raise ResultsError(f"results: {path} cannot be read ({error.strerror})") from None
     try:
