@@ -55,6 +55,14 @@ def unknown(field: str, value: object, choices: Iterable[object]) -> ConfigError
     return ConfigError(f"{field}: {value!r} is not known; {hint}choices: {', '.join(names)}")
 
 
+def printable(text: str) -> str:
+    """Return text without characters that control a terminal, break a line or reorder letters; they are written as
+    escapes such as \\x1b."""
+    if text.isprintable():
+        return text
+    return "".join(c if c in "\n\t" or c.isprintable() or c == " " else repr(c)[1:-1] for c in text)
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of the message of an error that another library raised."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].strip()

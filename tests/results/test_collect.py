@@ -43,7 +43,7 @@ def test_a_finished_run_is_collected_with_all_that_its_folder_says(finished, tin
     (read,) = read_results([tmp_path / "a.parquet"])
     assert replace(read, curve=()) == replace(found, curve=())
     for ours, theirs in zip(read.curve, found.curve, strict=True):
-        assert replace(ours, value=0.0) == replace(theirs, value=0.0)
+        assert ours._replace(value=0.0) == theirs._replace(value=0.0)
         assert ours.value == pytest.approx(theirs.value, rel=1e-6)
 
 
@@ -89,6 +89,8 @@ def test_a_folder_of_another_run_or_a_damaged_one_is_refused(finished, tiny):
     with pytest.raises(CheckpointError, match=r"is damaged: metrics.jsonl is missing or was changed"):
         collect(finished)
     Path(finished.folder / "manifest.json").unlink()  # as in runs of version 0.1
+    result = json.loads((finished.folder / "result.json").read_text())
+    (finished.folder / "result.json").write_text(json.dumps(result | {"manifest": False}))
     with pytest.raises(CheckpointError, match=r"metrics.jsonl is damaged in line \d+"):
         collect(finished)
     Path(finished.folder / "metrics.jsonl").unlink()

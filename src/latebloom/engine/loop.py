@@ -1,5 +1,6 @@
 """Runs from beginning to end: steps, measurements, checkpoints, resumption, and the final evaluation."""
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -18,9 +19,10 @@ from latebloom.engine.journal import Journal
 from latebloom.engine.manifest import damaged_files
 from latebloom.engine.outcome import Observer, Outcome, Progress, TrainedRun
 from latebloom.engine.process_state import keep_freed_memory, preserve_torch_state, stop_requests
+from latebloom.engine.saved_state import check_optimizer, check_state
 from latebloom.engine.stacks import check_not_in_stack, stack_folders, stack_hashes
 from latebloom.engine.trainer import Trainer
-from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, catch_write_errors
+from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, catch_write_errors, first_line
 from latebloom.evaluation.evaluate import evaluate_each
 from latebloom.evaluation.result import Evaluation
 from latebloom.layers.precision import precision
@@ -42,6 +44,8 @@ def run(
         folder, checkpoints, hashes = None, None, []
         if out is not None:
             folder = RunFolder(out)
+            if folder.is_finished and not os.access(folder.path, os.W_OK) and folder.read_config().hash == config.hash:
+                return TrainedRun.load(folder.path)  # on a read-only disk
             check_not_in_stack(folder)
             opened.enter_context(folder.opened(config, str(chosen), extend=True))
             if folder.is_finished:
@@ -123,13 +127,18 @@ class _Loop:
 
     def _resume(self, path: Path, tensors: Tensors, state: dict[str, Any]) -> None:
         try:
+            configs = [journal.config for journal in self.journals]
+            was_extended = not self.is_stack and len(self.hashes) > len(configs[0].hashes)
+            check_state(state, configs, was_extended)
+            check_optimizer(tensors, self.trainer.backend.attention_names, state["step"])
             self.trainer.load(tensors, state["trainer"])
             self.started -= state["seconds"]
             for journal, kept in zip(self.journals, state["journals"], strict=True):
                 journal.open(kept)
-        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise CheckpointError(
-                f"checkpoint {path} does not fit this run ({type(error).__name__}); choose another folder with --out"
+                f"checkpoint {path} does not fit this run ({type(error).__name__}: {first_line(error)}); "
+                "choose another folder with --out"
             ) from error
 
     @property

@@ -18,6 +18,14 @@ def write_manifest(folder: Path, result: bytes) -> None:
     write_json(folder / MANIFEST, {name: known.get(name) or digest(read_plain(folder / name)) for name in FILES})
 
 
+def manifest_digest(folder: Path) -> str | None:
+    """Return a digest of the manifest, which stands for all files of the run; None if there is none."""
+    try:
+        return digest(read_plain(folder / MANIFEST))
+    except OSError:
+        return None
+
+
 def damaged_files(folder: Path, files: tuple[str, ...] = FILES) -> list[str]:
     """Return those of the files that are not as they were when the run finished.
 

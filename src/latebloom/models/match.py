@@ -7,6 +7,7 @@ import torch
 
 from latebloom.errors import ConfigError, require
 from latebloom.layers.recurrence import Recurrence
+from latebloom.models.layout import parse_layout
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.models.settings import Model
 
@@ -50,5 +51,10 @@ def match_parameters(model: Model, reference: str, vocabulary_size: int) -> Mode
 
 def count_parameters(model: Model, vocabulary_size: int) -> int:
     """Return the number of parameters of a model; nothing is allocated."""
+    pattern = len(parse_layout(model.layout))
+    repeats = model.blocks // pattern
+    if repeats > 2:  # two repetitions say how many each further one adds
+        one, two = (count_parameters(replace(model, blocks=n * pattern), vocabulary_size) for n in (1, 2))
+        return one + (repeats - 1) * (two - one)
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in SequenceModel(model, vocabulary_size).parameters())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from latebloom.config import RunConfig
 from latebloom.engine.folder import RunFolder, read_json
+from latebloom.engine.manifest import manifest_digest
 from latebloom.errors import CheckpointError
 from latebloom.reading import parse_json, read_plain
 from latebloom.results.file import RUN_NUMBERS
@@ -65,7 +66,8 @@ def collect(run: StudyRun, failure: str | None = None) -> RunRecord:
     except OSError as error:
         raise CheckpointError(f"{folder.metrics_file} cannot be read ({error.strerror})") from None
     numbers = {name: result.get(name) for name in RUN_NUMBERS}
-    return replace(record, evaluation=folder.read_evaluation(), failure=None, curve=curve, **numbers)
+    more = {"manifest": manifest_digest(folder.path), "curve": curve, **numbers}
+    return replace(record, evaluation=folder.read_evaluation(), failure=None, **more)
 
 
 def repeat_command(config: RunConfig, device: str | None) -> str:
@@ -90,7 +92,7 @@ def thin(points: list[CurvePoint], most: int = MOST) -> list[CurvePoint]:
     """Return at most `most` points: each is the mean of neighbours, at the last of their steps."""
     size = -(-len(points) // most) or 1
     groups = [points[i : i + size] for i in range(0, len(points), size)]
-    return [replace(group[-1], value=sum(point.value for point in group) / len(group)) for group in groups]
+    return [group[-1]._replace(value=sum(point.value for point in group) / len(group)) for group in groups]
 
 
 def _points(line: dict) -> Iterator[CurvePoint]:
