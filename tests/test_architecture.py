@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "trackers": COMMON | {"config", "evaluation", "engine"},
     "integrations": COMMON | {"config", "delay", "engine", "models"},
     "bench": COMMON | {"config", "delay", "evaluation", "layers", "models", "recipes", "studies", "tasks", "engine"},
-    "report": COMMON | {"evaluation", "results"},
+    "report": COMMON | {"evaluation", "engine", "results"},
     # What a user sees.
     "listing": COMMON | {"recipes", "studies", "trackers"},
     "checks": COMMON

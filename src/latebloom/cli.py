@@ -107,5 +107,5 @@ def main(arguments: list[str] | None = None) -> None:
         return
     finally:
         warnings.formatwarning = format_others
-    print(f"latebloom: {printable(message)}", file=sys.stderr)
+    print(f"latebloom: {printable(message, lines=True)}", file=sys.stderr)
     sys.exit(status)

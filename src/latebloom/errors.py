@@ -55,12 +55,12 @@ def unknown(field: str, value: object, choices: Iterable[object]) -> ConfigError
     return ConfigError(f"{field}: {value!r} is not known; {hint}choices: {', '.join(names)}")
 
 
-def printable(text: str) -> str:
+def printable(text: str, *, lines: bool = False) -> str:
     """Return text without characters that control a terminal, break a line or reorder letters; they are written as
-    escapes such as \\x1b."""
+    escapes such as \\x1b. With `lines`, line ends stay."""
     if text.isprintable():
         return text
-    return "".join(c if c in "\n\t" or c.isprintable() or c == " " else repr(c)[1:-1] for c in text)
+    return "".join(c if (lines and c in "\n\t") or c.isprintable() or c == " " else repr(c)[1:-1] for c in text)
 
 
 def first_line(error: BaseException) -> str:
