@@ -39,8 +39,14 @@ def device() -> torch.device:
 
 
 @pytest.fixture
-def tiny():
+def tiny(tiny_run):
     """A run that takes a second: every part of a real one, in small."""
+    return tiny_run
+
+
+@pytest.fixture(scope="session")
+def tiny_run():
+    """The same, for fixtures that several tests share."""
     from latebloom import Composite, Delay, Evaluating, Phase, RunConfig, Training, at_step, hybrid
 
     return RunConfig(

@@ -143,6 +143,13 @@ class RunFolder:
             self._claim(config, device, extend)
             yield
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the folder for this process while the context lasts, and change nothing in it."""
+        self._refuse_links()
+        with locked(self.path, f"{self.path} {IN_USE}"):
+            yield
+
     def check_owned(self) -> None:
         """Raise if the folder was moved, removed or replaced, or taken by another process, since it was opened."""
         if self._lock is not None and not self._lock.is_held:

@@ -103,6 +103,13 @@ def is_sealed(content: bytes, seal: str) -> bool:
     return digest(content.replace(seal.encode(), _ZEROS.encode())) == seal
 
 
+def has_digest(path: Path) -> bool:
+    """Return whether a results file holds a digest of itself."""
+    import polars as pl
+
+    return pl.read_parquet_metadata(BytesIO(read_plain(path, follow=True))).get(DIGEST, _ZEROS) != _ZEROS
+
+
 def read_results(paths: Sequence[Path]) -> list[RunRecord]:
     """Read the runs of one or several files, in their order."""
     records: list[RunRecord] = []
