@@ -51,7 +51,7 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        return self.result_file.exists()
+        return os.path.lexists(self.result_file)  # a link in its place is refused where the result is read
 
     def read_config(self) -> RunConfig:
         """Return the configuration of the run; raise if there is none, with a hint to the runs nearby."""
