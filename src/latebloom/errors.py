@@ -75,7 +75,10 @@ def require(condition: bool, field: str, value: object, wanted: str) -> None:
 
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
-_DISK_FAILS = (errno.EIO, errno.EROFS, errno.EFBIG)
+_DISK_FAILS = (
+    errno.EIO, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ESTALE,
+    errno.EINTR,
+)  # fmt: skip
 """Errors of a write that may come without the name of the file."""
 
 
@@ -90,8 +93,9 @@ def catch_write_errors(place: Path | str) -> Iterator[None]:
             raise DiskFullError(
                 f"the disk is full: {place} could not be written; free some space and run the same command to continue"
             ) from error
-        is_inside = isinstance(file, str) and Path(place).absolute() in Path(file).absolute().parents
-        if not isinstance(error, OSError) or not (is_inside or number in _DISK_FAILS):
+        file = Path(file) if isinstance(file, str | Path) else None
+        is_inside = file is not None and Path(place).absolute() in file.absolute().parents
+        if not isinstance(error, OSError) or not (is_inside or (file is None and number in _DISK_FAILS)):
             raise
         raise DiskError(
             f"{file or place} could not be written ({error.strerror}); what was saved before is complete, and the same "

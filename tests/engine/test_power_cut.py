@@ -76,7 +76,7 @@ def test_a_stack_loses_nothing_in_a_power_cut(tiny, disk, tmp_path, monkeypatch)
 
 def test_a_study_continues_after_a_power_cut_with_the_same_choice_and_results(tiny, disk, tmp_path, monkeypatch):
     """Its runs are tested above; here each moment at which the study itself writes is one."""
-    choices = [tiny, replace(tiny, training=replace(tiny.training, full=replace(tiny.training.full, warmup=2)))]
+    choices = (tiny, replace(tiny, training=replace(tiny.training, full=replace(tiny.training.full, warmup=2))))
     plan = Plan([Arm("dat", tiny, choices=choices)], range(1), tuning_seeds=range(9, 10))
 
     def train(configs, folder):

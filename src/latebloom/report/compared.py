@@ -62,7 +62,7 @@ def _pairs(panel: Panel, length: int) -> list[Comparison]:
         pairs = list(combinations(ranked, 2))
         if len(ranked) > MOST_PAIRED:
             pairs = [(ranked[0], other) for other in ranked[1:]]
-    compared = compare_all([(*pair, *(panel.by_seed(arm, length) for arm in pair)) for pair in pairs])
+    compared = compare_all([(*pair, panel.by_seed(pair[0], length), panel.by_seed(pair[1], length)) for pair in pairs])
     return [one for one in compared if one is not None]
 
 

@@ -125,8 +125,8 @@ def compare_all(pairs: Sequence[Arms]) -> list[Comparison | None]:
     differences = [x - y for x, y in shared]
     each = iter(sign_flip_tests([one for one in differences if len(one) > 1]))
     return [
-        _comparison(first, second, *values, next(each)) if len(values[0]) > 1 else None
-        for (first, second, _, _), values in zip(pairs, shared, strict=True)
+        _comparison(first, second, x, y, next(each)) if len(x) > 1 else None
+        for (first, second, _, _), (x, y) in zip(pairs, shared, strict=True)
     ]
 
 
