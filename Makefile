@@ -8,7 +8,7 @@ PIP_INSTALL := PIP_CONSTRAINT=constraints.txt $(VENV)/bin/pip install --disable-
 FLA := flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow lint format clean
+.PHONY: demo test test-slow torture lint format clean
 
 demo: $(DEMO)
 	$(VENV)/bin/latebloom demo
@@ -18,6 +18,11 @@ test: lint
 
 test-slow: $(DEV)
 	$(VENV)/bin/pytest -m slow --timeout 1800
+
+MINUTES ?= 60
+SEED ?= 0
+torture: $(DEV)
+	$(VENV)/bin/python tests/torture/campaign.py --minutes $(MINUTES) --seed $(SEED)
 
 lint: $(DEV)
 	$(VENV)/bin/ruff check .

@@ -39,8 +39,14 @@ def device() -> torch.device:
 
 
 @pytest.fixture
-def tiny():
+def tiny(tiny_run):
     """A run that takes a second: every part of a real one, in small."""
+    return tiny_run
+
+
+@pytest.fixture(scope="session")
+def tiny_run():
+    """The same, for fixtures that several tests share."""
     from latebloom import Composite, Delay, Evaluating, Phase, RunConfig, Training, at_step, hybrid
 
     return RunConfig(
@@ -58,3 +64,24 @@ def tiny():
         ),
         evaluation=Evaluating(multiples=(1, 2, 3), sequences=32),
     )
+
+
+@pytest.fixture
+def disk(tmp_path, monkeypatch):
+    """A folder whose state after each fsync is remembered as a power cut would leave it."""
+    from simulated_disk import Disk
+
+    root = tmp_path / "disk"
+    root.mkdir()
+    simulated = Disk(root)
+    fsync, kept = os.fsync, []
+
+    def note_and_sync(descriptor: int) -> None:
+        kept.append(os.dup(descriptor))  # the number of an inode is used again unless something has it open
+        fsync(descriptor)
+        simulated.fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note_and_sync)
+    yield simulated
+    for descriptor in kept:
+        os.close(descriptor)

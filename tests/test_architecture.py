@@ -10,12 +10,13 @@ import pytest
 import latebloom
 
 SOURCE = Path(latebloom.__file__).parent
-COMMON = {"errors", "fields", "components", "plugins", "differences"}
+COMMON = {"errors", "fields", "components", "plugins", "differences", "reading"}
 CORE = {"layers", "tasks", "models", "delay", "evaluation", "engine", "probes"}
 """Packages that run where only torch is installed."""
 MAY_IMPORT = {
     # The common ground, from the bottom up.
     "errors": set(),
+    "reading": set(),
     "fields": {"errors"},
     "components": {"errors", "fields"},
     "plugins": {"errors", "components"},
@@ -38,7 +39,7 @@ MAY_IMPORT = {
     "trackers": COMMON | {"config", "evaluation", "engine"},
     "integrations": COMMON | {"config", "delay", "engine", "models"},
     "bench": COMMON | {"config", "delay", "evaluation", "layers", "models", "recipes", "studies", "tasks", "engine"},
-    "report": COMMON | {"evaluation", "probes", "results"},
+    "report": COMMON | {"evaluation", "engine", "probes", "results"},
     "lm": COMMON | {"bench", "delay", "engine", "evaluation", "integrations", "probes", "report", "trackers"},
     # What a user sees.
     "listing": COMMON | {"probes", "recipes", "studies", "trackers"},

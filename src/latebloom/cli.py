@@ -9,11 +9,20 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from functools import partial
 from tempfile import NamedTemporaryFile
+from typing import Any
 
 from latebloom import __version__
 from latebloom.arguments import Parser
 from latebloom.commands import command_names, describe_command, is_group, load_command
-from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, Note, catch_write_errors, first_line
+from latebloom.errors import (
+    ConfigError,
+    InterruptedRun,
+    LatebloomError,
+    Note,
+    catch_write_errors,
+    first_line,
+    printable,
+)
 
 DESCRIPTION = "Delayed attention training: sequence models trained on short sequences that work on long ones."
 EPILOG = """Options of a command: latebloom COMMAND --help. Completion with Tab: eval "$(latebloom completion bash)",
@@ -75,7 +84,7 @@ def _describe_unforeseen(error: Exception) -> tuple[str, int]:
         log.write("".join(traceback.format_exception(error)))
     return (
         f"this is a mistake in latebloom or in a plugin ({type(error).__name__}: {first_line(error)}); what was saved "
-        f"before is complete, and the traceback is in {log.name}"
+        f"before is complete, the same command continues it, and the traceback is in {log.name}"
     ), 1
 
 
@@ -83,9 +92,13 @@ def main(arguments: list[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence and exit status 2, an unforeseen error exit status 1."""
     words = sys.argv[1:] if arguments is None else arguments
     format_others = warnings.formatwarning
-    warnings.formatwarning = lambda message, category, *rest, **named: (
-        f"Note: {message}.\n" if issubclass(category, Note) else format_others(message, category, *rest, **named)
-    )
+
+    def format_warning(message: Warning | str, category: type[Warning], *rest: Any, **named: Any) -> str:
+        if issubclass(category, Note):
+            return f"Note: {printable(str(message))}.\n"
+        return format_others(message, category, *rest, **named)
+
+    warnings.formatwarning = format_warning
     try:
         with catch_write_errors("the output of this command"):
             parse(words)()
@@ -93,11 +106,15 @@ def main(arguments: list[str] | None = None) -> None:
         message, status = str(error), 130 if isinstance(error, InterruptedRun) else 2
     except BrokenPipeError:
         raise
+    except OSError as error:
+        place = f"{error.filename} " if error.filename else "a file "
+        message = f"{place}cannot be read or written ({error.strerror or error}); what was saved before is complete"
+        status = 2
     except Exception as error:
         message, status = _describe_unforeseen(error)
     else:
         return
     finally:
         warnings.formatwarning = format_others
-    print(f"latebloom: {message}", file=sys.stderr)
+    print(f"latebloom: {printable(message, lines=True)}", file=sys.stderr)
     sys.exit(status)

@@ -22,6 +22,7 @@ from latebloom.models import match
 from latebloom.models.settings import Model
 from latebloom.older_formats import migrate_run, older_forms
 from latebloom.plugins import imported, origins
+from latebloom.reading import parse_json, read_json_file
 from latebloom.tasks import Composite, Task
 from latebloom.validation import read_settings
 
@@ -214,13 +215,13 @@ def load_config(path: str | Path) -> RunConfig:
     if path.is_dir():
         raise ConfigError(f"config: {path} is a folder; give a file, such as {path / 'config.json'}")
     try:
-        data = json.loads(sys.stdin.read() if str(path) == "-" else path.read_text())
+        data = parse_json(sys.stdin.read()) if str(path) == "-" else read_json_file(path, follow=True)
     except FileNotFoundError:
         raise ConfigError(f"config: there is no file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"config: {path} cannot be read ({error})") from None
     except json.JSONDecodeError as error:
         raise ConfigError(f"config: {path} is not JSON (line {error.lineno}: {error.msg})") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"config: {path} cannot be read ({error})") from None
     names = [field.name for field in fields(RunConfig)]
     if isinstance(data, dict) and data and data.keys().isdisjoint(names):
         raise ConfigError(f"config: {path} is not the configuration of a run; it has none of {', '.join(names)}")
@@ -284,8 +285,8 @@ def _names_component(name: str) -> bool:
 def _value(text: str) -> Any:
     """Parse a value as JSON, or return the text itself, so that strings need no quotes."""
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        return parse_json(text)
+    except ValueError:
         return text
 
 

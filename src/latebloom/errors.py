@@ -55,6 +55,14 @@ def unknown(field: str, value: object, choices: Iterable[object]) -> ConfigError
     return ConfigError(f"{field}: {value!r} is not known; {hint}choices: {', '.join(names)}")
 
 
+def printable(text: str, *, lines: bool = False) -> str:
+    """Return text without characters that control a terminal, break a line or reorder letters; they are written as
+    escapes such as \\x1b. With `lines`, line ends stay."""
+    if text.isprintable():
+        return text
+    return "".join(c if (lines and c in "\n\t") or c.isprintable() or c == " " else repr(c)[1:-1] for c in text)
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of the message of an error that another library raised."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].strip()
@@ -67,7 +75,10 @@ def require(condition: bool, field: str, value: object, wanted: str) -> None:
 
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
-_DISK_FAILS = (errno.EIO, errno.EROFS, errno.EFBIG)
+_DISK_FAILS = (
+    errno.EIO, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ESTALE,
+    errno.EINTR,
+)  # fmt: skip
 """Errors of a write that may come without the name of the file."""
 _TORCH_WRITES = ("PytorchStreamWriter failed", "] . unexpected pos ")
 """What torch.save says of any error of a write."""
@@ -89,8 +100,9 @@ def catch_write_errors(place: Path | str) -> Iterator[None]:
                 f"{place} could not be written completely, most likely because the disk is full; free some space and "
                 "run the same command to continue"
             ) from error
-        is_inside = isinstance(file, str) and Path(place).absolute() in Path(file).absolute().parents
-        if not isinstance(error, OSError) or not (is_inside or number in _DISK_FAILS):
+        file = Path(file) if isinstance(file, str | Path) else None
+        is_inside = file is not None and Path(place).absolute() in file.absolute().parents
+        if not isinstance(error, OSError) or not (is_inside or (file is None and number in _DISK_FAILS)):
             raise
         raise DiskError(
             f"{file or place} could not be written ({error.strerror}); what was saved before is complete, and the same "

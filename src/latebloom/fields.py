@@ -9,7 +9,6 @@ library alone. Settings call `check_fields(self)` first in `__post_init__`. A bo
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
-from math import isfinite
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -28,7 +27,15 @@ def at_least(least: int) -> Bound:
     return Bound(lambda value: value >= least, f"{least} or more")
 
 
-Count = Annotated[int, at_least(1)]
+def at_most(most: int) -> Bound:
+    return Bound(lambda value: value <= most, f"{most} or less")
+
+
+LARGEST_COUNT = 2**31 - 1
+"""The largest number that a results file holds."""
+LARGEST_NUMBER = 1e30
+"""Larger numbers overflow where they are multiplied."""
+Count = Annotated[int, at_least(1), at_most(LARGEST_COUNT)]
 Positive = Annotated[float, Bound(lambda value: value > 0, "above 0")]
 
 
@@ -56,7 +63,7 @@ def check_fields(settings: Any) -> None:
 
 
 def _convert(value: Any, annotation: Any) -> Any:
-    if annotation is float and type(value) is int:
+    if annotation is float and type(value) is int and abs(value) <= LARGEST_NUMBER:
         return float(value)
     if isinstance(value, list | tuple) and get_origin(annotation) is tuple:
         kinds = get_args(annotation)
@@ -90,18 +97,22 @@ def _fits(value: Any, annotation: Any) -> bool:
     if origin is Callable:
         return callable(value)
     if annotation is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and abs(value) <= LARGEST_NUMBER  # false for NaN
     if annotation is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return annotation is Any or isinstance(value, origin or annotation)
 
 
 def _describe(annotation: Any) -> str:
-    known = {int: "a whole number", float: "a finite number", bool: "True or False", str: "a text"}
+    finite = f"a finite number of {LARGEST_NUMBER:g} or less"
+    known = {int: "a whole number", float: finite, bool: "True or False", str: "a text"}
     if annotation in known:
         return known[annotation]
     if get_origin(annotation) in (Union, UnionType):
         return " or ".join(_describe(argument) for argument in get_args(annotation))
     if annotation is type(None):
         return "None"
+    if get_origin(annotation) is tuple:
+        return f"a list, each of it {_describe(get_args(annotation)[0])}"
     return f"a {annotation.__name__}" if isinstance(annotation, type) else str(annotation)

@@ -4,80 +4,22 @@ The simulated disk keeps only what was flushed: the content of a file at its las
 the folder's last fsync. A second form keeps every name at once, as some file systems do, and only flushed contents.
 """
 
-import os
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from simulated_disk import Disk
+from synthetic import study
 
 from latebloom import RunConfig, run
 from latebloom.engine.loop import run_stacked
-
-
-@dataclass
-class Disk:
-    """Everything under `root` that is on disk after each fsync."""
-
-    root: Path
-    contents: dict[int, bytes] = field(default_factory=dict)
-    """By inode."""
-    names: dict[int, dict[str, int]] = field(default_factory=dict)
-    """The names in each folder and their inodes."""
-    moments: list[tuple[dict[int, bytes], dict[int, dict[str, int]], dict[int, dict[str, int]]]] = field(
-        default_factory=list
-    )
-    """After each fsync: the flushed contents, the flushed names, and all names."""
-
-    def fsync(self, descriptor: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        if not path.is_relative_to(self.root):
-            return
-        if path.is_dir():
-            self.names[path.stat().st_ino] = {one.name: one.stat().st_ino for one in path.iterdir()}
-        else:
-            self.contents[path.stat().st_ino] = path.read_bytes()
-        present = {
-            folder.stat().st_ino: {one.name: one.stat().st_ino for one in folder.iterdir()}
-            for folder in [self.root, *(one for one in self.root.rglob("*") if one.is_dir())]
-        }
-        self.moments.append((dict(self.contents), dict(self.names), present))
-
-    def restore(self, moment: int, into: Path, *, every_name: bool) -> None:
-        """Make the folder that is found after a power cut."""
-        contents, flushed, present = self.moments[moment]
-        names = present if every_name else flushed
-        folders = present.keys() | flushed.keys()
-
-        def fill(inode: int, folder: Path) -> None:
-            folder.mkdir()
-            for name, inner in names.get(inode, {}).items():
-                if inner in folders:
-                    fill(inner, folder / name)
-                else:
-                    (folder / name).write_bytes(contents.get(inner, b""))
-
-        fill(self.root.stat().st_ino, into)
-
-
-@pytest.fixture
-def disk(tmp_path, monkeypatch):
-    root = tmp_path / "disk"
-    root.mkdir()
-    simulated = Disk(root)
-    fsync, kept = os.fsync, []
-
-    def note_and_sync(descriptor: int) -> None:
-        kept.append(os.dup(descriptor))  # the number of an inode is used again unless something has it open
-        fsync(descriptor)
-        simulated.fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", note_and_sync)
-    yield simulated
-    for descriptor in kept:
-        os.close(descriptor)
+from latebloom.report.study import read_sections, write_report
+from latebloom.results.file import read_results, write_results
+from latebloom.studies.execute import execute
+from latebloom.studies.plan import Arm, Plan
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -130,3 +72,45 @@ def test_a_stack_loses_nothing_in_a_power_cut(tiny, disk, tmp_path, monkeypatch)
         run_stacked(configs, after / "runs", torch.device("cpu"))
         for name in configs:
             assert_same_run(after / "runs" / name, disk.root / "runs" / name)
+
+
+def test_a_study_continues_after_a_power_cut_with_the_same_choice_and_results(tiny, disk, tmp_path, monkeypatch):
+    """Its runs are tested above; here each moment at which the study itself writes is one."""
+    choices = (tiny, replace(tiny, training=replace(tiny.training, full=replace(tiny.training.full, warmup=2))))
+    plan = Plan([Arm("dat", tiny, choices=choices)], range(1), tuning_seeds=range(9, 10))
+
+    def train(configs, folder):
+        for name, config in configs.items():
+            run(config, folder / name, device="cpu")
+        return {}
+
+    def outcome(folder: Path) -> list:
+        records = read_results([folder / "results.parquet", folder / "tuning.parquet"])
+        return [(record.key, record.config_hash, record.evaluation) for record in records]
+
+    disk.note_writes_to("study.json", "choices.json", "results.parquet", "tuning.parquet")
+    execute("s", plan, disk.root / "study", train)
+    monkeypatch.undo()
+    assert len(disk.moments) >= 8
+    for moment in range(len(disk.moments)):
+        after = tmp_path / f"after-{moment}"
+        disk.restore(moment, after, every_name=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            execute("s", plan, after / "study", train)
+        assert outcome(after / "study") == outcome(disk.root / "study")
+        assert (after / "study" / "choices.json").read_bytes() == (disk.root / "study" / "choices.json").read_bytes()
+
+
+def test_a_report_is_whole_or_has_no_page(disk, tmp_path, monkeypatch):
+    write_results(tmp_path / "a.parquet", study(arms=("dat", "joint"), seeds=2))
+    write_report(read_sections([tmp_path / "a.parquet"]), disk.root / "report")
+    monkeypatch.undo()
+    page = (disk.root / "report" / "index.html").read_bytes()
+    for moment in (0, len(disk.moments) // 2, len(disk.moments) - 2, len(disk.moments) - 1):
+        after = tmp_path / f"after-{moment}"
+        disk.restore(moment, after, every_name=True)
+        found = after / "report" / "index.html"
+        is_last = moment == len(disk.moments) - 1
+        assert found.exists() == is_last or found.read_bytes() == page
+        assert all(file.stat().st_size for file in after.rglob("*") if file.is_file() and ".writing" not in file.name)

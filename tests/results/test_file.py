@@ -86,7 +86,7 @@ def test_a_hundred_and_fifty_runs_take_less_than_two_megabytes(tmp_path):
     rng = random.Random(0)
     runs = []
     for seed in range(150):
-        noisy = [replace(point, value=rng.random()) for point in curve(rng, 1.0, 1.0, 9000)]
+        noisy = [point._replace(value=rng.random()) for point in curve(rng, 1.0, 1.0, 9000)]
         levels = {25 * n: rng.random() for n in range(1, 12)}
         runs.append(record("dat", seed, evaluation(levels), curve=noisy))
     write_results(tmp_path / "a.parquet", runs)
@@ -155,7 +155,7 @@ def test_a_file_of_another_version_or_of_another_kind_is_one_error(tmp_path):
             read_results([other])
     with pytest.raises(ResultsError, match=r"none.parquet cannot be read \(No such file"):
         read_results([tmp_path / "none.parquet"])
-    with pytest.raises(ResultsError, match=r"cannot be read \(Is a directory"):
+    with pytest.raises(ResultsError, match=r"cannot be read \(it is a folder"):
         read_results([tmp_path])
 
 

@@ -70,11 +70,13 @@ def run(options: Namespace) -> None:
 
 def _check_writable(file: Path, run: Path) -> None:
     """Refuse a file that cannot be written, that is not an evaluation, or that is the run's own evaluation."""
+    from latebloom.reading import read_json_file
+
     if file.is_dir() or not file.parent.is_dir():
         raise ConfigError(f"json: {file} is not a file that could be written")
     if file.exists():
         try:
-            is_evaluation = {"training_length", "lengths"} <= json.loads(file.read_text()).keys()
+            is_evaluation = {"training_length", "lengths"} <= read_json_file(file, follow=True).keys()
         except (OSError, ValueError, AttributeError):
             is_evaluation = False
         if not is_evaluation or file.resolve() == (run / "evaluation.json").resolve():

@@ -26,6 +26,7 @@ def add_arguments(parser: Parser) -> None:
         action="store_true",
         help="do not measure how far back a token matters when attention is disabled",
     )
+    parser.add_argument("--yes", action="store_true", help="build a model of any size, whatever memory it takes")
     add_imports(parser)
 
 
@@ -38,7 +39,7 @@ def run(options: Namespace) -> None:
 
     console = Console()
     with console.status(Text(f"Inspecting {options.path}")):  # half a minute for a large model
-        model, weights = load_model(options.path)
+        model, weights = load_model(options.path, allow_large=options.yes)
         inspection = inspect(model, horizon=not options.no_horizon)
     print_inspection(console, inspection, weights)
 

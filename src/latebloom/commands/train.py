@@ -32,6 +32,9 @@ def add_arguments(parser: Parser) -> None:
         help="send curves to a tracker while the run trains; each tracker is an extra to install",
     )
     parser.add_argument(
+        "--yes", action="store_true", help="train a run that needs more memory than the machine has, as far as it gets"
+    )
+    parser.add_argument(
         "--dry-run",
         action="store_true",
         help="print the configuration as JSON, what would be trained and about how long it takes; train nothing",
@@ -43,6 +46,8 @@ def run(options: Namespace) -> None:
 
     from latebloom.config import with_overrides
     from latebloom.dry_run import show_run
+    from latebloom.engine.environment import choose_device
+    from latebloom.engine.memory import check_memory
     from latebloom.study import train_seeds
 
     config, name = _choose_config(options)
@@ -54,6 +59,8 @@ def run(options: Namespace) -> None:
             f"--track {options.track} and --seeds {options.seeds} exclude each other; trackers follow one run"
         )
     out = options.out or Path("runs") / f"{name}-{config.hash}{'' if options.seeds is None else '-seeds'}"
+    if not options.yes:
+        check_memory(config, choose_device(options.device))
     if options.dry_run:
         show_run(config, out, device=options.device, seeds=options.seeds)
     elif options.seeds is None:

@@ -15,6 +15,9 @@ from latebloom.engine.settings import Training
 from latebloom.evaluation.accuracy import apply_to_one
 from latebloom.models.sequence_model import SequenceModel
 
+LARGEST = 1e18
+"""Larger weights and gradients overflow when they are squared, so a run that has them has diverged."""
+
 
 class Backend(ABC):
     """S models of one shape and their optimizer state."""
@@ -52,9 +55,15 @@ class Backend(ABC):
         optimizer state before its first step.
         """
 
+    @property
+    def attention_names(self) -> set[str]:
+        """The names of attention's parameters in the model."""
+        return set(parameters_by_role(self.template).get("attention", {}))
+
     @abstractmethod
     def finite(self) -> list[bool]:
-        """Return whether the parameters of each model are finite; waits for the device."""
+        """Return whether parameters and optimizer state of each model are finite and not absurdly large; waits for the
+        device."""
 
     @abstractmethod
     def model(self, index: int) -> SequenceModel:
@@ -131,8 +140,14 @@ class Alone(Backend):
         for parameter, gradient in zip(trained, ends, strict=True):
             parameter.grad = gradient.view_as(parameter)
 
+    @torch.no_grad()
     def finite(self) -> list[bool]:
-        return [bool(torch.stack([parameter.isfinite().all() for parameter in self.template.parameters()]).all())]
+        states = self.optimizer.state.values()
+        found = [*self.template.parameters(), *(state["exp_avg"] for state in states)]
+        largest = torch.stack([tensor.abs().amax() for tensor in found])
+        squares = [state["exp_avg_sq"].amax() for state in states]
+        is_finite = (largest < LARGEST).all() & (torch.stack(squares).isfinite().all() if squares else True)
+        return [bool(is_finite)]
 
     def model(self, index: int) -> SequenceModel:
         return self.template

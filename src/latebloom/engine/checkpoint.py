@@ -16,8 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from latebloom.engine.files import TEMPORARY, digest, flush_folder, json_digest, remove_folder, write_flushed
+from latebloom.engine.files import (
+    TEMPORARY,
+    digest,
+    flush_folder,
+    json_digest,
+    remove_folder,
+    remove_incomplete,
+    write_flushed,
+)
 from latebloom.errors import CheckpointError, DamagedCheckpointError, Note
+from latebloom.reading import read_json_file, read_plain
 
 Tensors = dict[str, dict[str, Tensor]]
 """The tensors of a checkpoint, by file and by name."""
@@ -33,7 +42,7 @@ def save_checkpoint(folder: Path, tensors: Tensors, state: dict[str, Any], run: 
     target = folder / f"step-{state['step']:08d}"
     temporary = folder / f"{TEMPORARY}{target.name}"
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
+    temporary.mkdir()  # not the folder above it, which may have been moved away meanwhile
     digests = {}
     try:
         for name, group in tensors.items():
@@ -52,8 +61,7 @@ def save_checkpoint(folder: Path, tensors: Tensors, state: dict[str, Any], run: 
     flush_folder(folder)
     for old in complete_checkpoints(folder)[:-KEPT]:
         remove_folder(old)
-    for incomplete in folder.glob(f"{TEMPORARY}*"):
-        shutil.rmtree(incomplete, ignore_errors=True)
+    remove_incomplete(folder)
     return target
 
 
@@ -63,7 +71,7 @@ def load_checkpoint(path: Path, runs: Sequence[str]) -> tuple[Tensors, dict[str,
     from safetensors.torch import load
 
     try:
-        header = json.loads((path / "state.json").read_bytes())
+        header = read_json_file(path / "state.json")
         if header["format"] not in (1, FORMAT):
             raise CheckpointError(f"checkpoint {path} has format {header['format']}; this version reads 1 and {FORMAT}")
         if header["run"] not in runs:
@@ -72,7 +80,7 @@ def load_checkpoint(path: Path, runs: Sequence[str]) -> tuple[Tensors, dict[str,
                 "choose another folder with --out"
             )
         state, digests = header["state"], header["digests"]
-        contents = {name: (path / f"{name}.safetensors").read_bytes() for name in digests}
+        contents = {name: read_plain(path / f"{name}.safetensors") for name in digests}
         changed = ["state.json"] if header["state_digest"] != json_digest(state) else []
         changed += [f"{name}.safetensors" for name in digests if digest(contents[name]) != digests[name]]
         if changed:
@@ -120,5 +128,7 @@ def latest_checkpoint(folder: Path) -> Path | None:
 
 def complete_checkpoints(folder: Path) -> list[Path]:
     """Return the complete checkpoints, the newest last."""
-    found = (path for path in folder.glob("step-*") if path.is_dir() and path.name[5:].isdecimal())
+    found = (
+        path for path in folder.glob("step-*") if path.is_dir() and path.name[5:].isdecimal() and len(path.name) < 30
+    )
     return sorted(found, key=lambda path: int(path.name[5:]))

@@ -51,9 +51,19 @@ def remove_folder(path: Path) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
 
 
+def remove_incomplete(folder: Path) -> None:
+    """Remove what processes left that were killed while they wrote; the folder must be locked."""
+    for path in folder.glob(f"{TEMPORARY}*"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
 def write_flushed(path: Path, content: bytes) -> None:
-    """Write a file and wait until it is on disk."""
-    with open(path, "wb") as file:
+    """Write a new file and wait until it is on disk; what had its name is removed, so that a link is not followed."""
+    path.unlink(missing_ok=True)
+    with open(path, "xb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -13,12 +13,12 @@ result.json        written last: a run with it is finished
 """
 
 import fcntl
-import json
 import os
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,11 @@ from latebloom.differences import MOST_NAMED, describe_differences
 from latebloom.engine.checkpoint import complete_checkpoints, load_newest
 from latebloom.engine.environment import describe_environment
 from latebloom.engine.extension import extension_obstacle, is_extension
-from latebloom.engine.files import make_folder, to_json, write_file, write_json
+from latebloom.engine.files import make_folder, remove_incomplete, to_json, write_file, write_json
 from latebloom.engine.manifest import FILES, FROM_CHECKPOINT, MANIFEST, damaged_files, write_manifest
 from latebloom.errors import DISK_IS_FULL, CheckpointError, ConfigError, Note, catch_write_errors
 from latebloom.evaluation.result import Evaluation
+from latebloom.reading import find_link, open_plain, read_json_file
 
 IN_USE = "is in use: another process is training there"
 
@@ -48,10 +49,11 @@ class RunFolder:
         self.model = self.path / "model"
         self.evaluation_file = self.path / "evaluation.json"
         self.result_file = self.path / "result.json"
+        self._lock: Lock | None = None
 
     @property
     def is_finished(self) -> bool:
-        return self.result_file.exists()
+        return os.path.lexists(self.result_file)  # a link in its place is refused where the result is read
 
     def read_config(self) -> RunConfig:
         """Return the configuration of the run; raise if there is none, with a hint to the runs nearby."""
@@ -85,6 +87,7 @@ class RunFolder:
 
     def write_result(self, model: Mapping[str, bytes], evaluation: Evaluation, result: dict[str, Any]) -> None:
         """Write the files of a model, the evaluation, the manifest and, last, the result."""
+        self.check_owned()
         make_folder(self.model)
         for name, content in model.items():
             write_file(self.model / name, content)
@@ -95,6 +98,7 @@ class RunFolder:
 
     def read_result(self, *files: str) -> dict[str, Any]:
         """Return the result of a finished run; raise if it or one of the files was changed after the run finished."""
+        self._refuse_links()
         if damaged := damaged_files(self.path, (*files, "result.json") if files else FILES):
             cure = f"restore it from the last checkpoint with: latebloom train --out {self.path}"
             raise CheckpointError(
@@ -136,14 +140,39 @@ class RunFolder:
         """
         if find_spec("safetensors") is None:
             raise ConfigError("out: saving a run needs the package safetensors, which is not installed")
-        with locked(self.path, f"{self.path} {IN_USE}"), catch_write_errors(self.path):
+        self._refuse_links()
+        with locked(self.path, f"{self.path} {IN_USE}") as self._lock, catch_write_errors(self.path):
             self._claim(config, device, extend)
             yield
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the folder for this process while the context lasts, and change nothing in it."""
+        self._refuse_links()
+        with locked(self.path, f"{self.path} {IN_USE}"):
+            yield
+
+    def check_owned(self) -> None:
+        """Raise if the folder was moved, removed or replaced, or taken by another process, since it was opened."""
+        if self._lock is not None and not self._lock.is_held:
+            raise CheckpointError(
+                f"{self.path} was moved, removed or replaced, or taken by another process, while the run was training "
+                "there; this process stops and writes nothing more into it"
+            )
+
+    def _refuse_links(self) -> None:
+        if link := find_link(self.path, levels=2):
+            raise CheckpointError(
+                f"{link}; the folder of a run holds plain files and folders only, because what is written there must "
+                f"stay there; remove it, or choose another folder than {self.path}"
+            )
 
     def _claim(self, config: RunConfig, device: str, extend: bool) -> None:
         """Write configuration and environment, or record that the run is continued or extended."""
         here = describe_environment(config.seed, device)
         make_folder(self.checkpoints)
+        for place in (self.path, self.checkpoints, self.model):  # what a killed process left
+            remove_incomplete(place)
         if not self.config_file.exists():
             if (self.path / "study.json").exists():
                 raise CheckpointError(
@@ -207,7 +236,7 @@ class RunFolder:
 def read_json(file: Path, *needed: str) -> dict[str, Any]:
     """Return the object in a JSON file; raise if it is damaged or has not all of the `needed` names."""
     try:
-        data = json.loads(file.read_text())
+        data = read_json_file(file)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{file} cannot be read ({error})") from None
     missing = [name for name in needed if not isinstance(data, dict) or name not in data]
@@ -217,22 +246,40 @@ def read_json(file: Path, *needed: str) -> dict[str, Any]:
 
 
 @contextmanager
-def locked(folder: Path, in_use: str) -> Iterator[None]:
+def locked(folder: Path, in_use: str) -> Iterator["Lock"]:
     """Create a folder and lock it for this process while the context lasts; `in_use` is the error if it is locked."""
     with catch_write_errors(folder):
         try:
             make_folder(folder)
-            lock = open(folder / ".lock", "w")  # noqa: SIM115 (held until the context ends)
+            lock = open_plain(folder / ".lock", os.O_RDWR | os.O_CREAT)
         except OSError as error:
             if error.errno in DISK_IS_FULL:
                 raise
             raise ConfigError(f"out: {folder} cannot be written ({error.strerror}); choose another folder") from None
-    with lock:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield Lock(folder / ".lock", lock)
+    except BlockingIOError:
+        raise CheckpointError(in_use) from None
+    finally:
+        os.close(lock)
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A locked file."""
+
+    path: Path
+    descriptor: int
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the path still leads to the file that this process has locked."""
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CheckpointError(in_use) from None
-        yield
+            there = os.stat(self.path, follow_symlinks=False)
+        except OSError:
+            return False
+        return os.path.samestat(there, os.fstat(self.descriptor))
 
 
 def wait_until_free(folders: Iterable[Path], seconds: float) -> None:
@@ -245,7 +292,7 @@ def wait_until_free(folders: Iterable[Path], seconds: float) -> None:
 
 def _is_locked(folder: Path) -> bool:
     try:
-        with open(folder / ".lock") as lock:
+        with open(open_plain(folder / ".lock", os.O_RDONLY)) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -265,7 +312,7 @@ def enclosing_run(path: Path) -> Path | None:
 def _describes_run(file: Path) -> bool:
     """Return whether a config.json belongs to a run, and not to a model or another program."""
     try:
-        data = json.loads(file.read_text())
+        data = read_json_file(file)
     except (OSError, ValueError):
         return False
     return isinstance(data, dict) and {"task", "training"} <= data.keys()

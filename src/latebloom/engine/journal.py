@@ -15,6 +15,7 @@ from latebloom.errors import CheckpointError, NonFiniteLossError
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.result import CLAIM, Evaluation
 from latebloom.models.sequence_model import SequenceModel
+from latebloom.reading import open_plain, read_plain
 
 
 class Journal:
@@ -24,8 +25,8 @@ class Journal:
         self.config, self.folder = config, folder
         self._observe = observe or (lambda progress: None)
         self._metrics: IO[bytes] | None = None
-        self._digest = hashlib.sha256()
-        """Of everything in metrics.jsonl, so that a resumed run finds out whether another one wrote into it."""
+        self._digest, self._size = hashlib.sha256(), 0
+        """Of everything in metrics.jsonl, so that a run finds out whether another one wrote into it."""
         self._last_seen: dict[str, float | None] = {"loss": None, "accuracy": None, "accuracy_beyond": None}
         self._unreported: dict[str, float] = {}
 
@@ -37,22 +38,36 @@ class Journal:
         if self.folder is None:
             return
         path = self.folder.metrics_file
-        self._metrics = open(path, "ab")  # noqa: SIM115 (closed by `close`)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._metrics = open(open_plain(path, flags), "ab")  # noqa: SIM115 (closed by `close`)
         flush_folder(path.parent)
-        kept = path.read_bytes()[:size]
+        kept = read_plain(path)[:size]
         self._digest.update(kept)
         if len(kept) < size:
             raise CheckpointError(f"{path} is damaged: it is shorter than at its checkpoint")
         if digest not in (None, self._digest.hexdigest()):
             raise CheckpointError(f"{path} is damaged: another run has written into it")
         self._metrics.truncate(size)
+        self._size = size
 
     def state(self) -> dict[str, Any]:
         """Flush the metrics to disk and return what `open` needs to continue."""
         assert self._metrics is not None, "a run without a folder has no checkpoints"
+        self._check_metrics()
         os.fsync(self._metrics.fileno())
-        size, digest = os.fstat(self._metrics.fileno()).st_size, self._digest.hexdigest()
-        return {"metrics_bytes": size, "metrics_digest": digest, "last_seen": dict(self._last_seen)}
+        digest = self._digest.hexdigest()
+        return {"metrics_bytes": self._size, "metrics_digest": digest, "last_seen": dict(self._last_seen)}
+
+    def _check_metrics(self) -> None:
+        """Raise if the folder or metrics.jsonl is no longer what this process opened, or another one wrote into it."""
+        if self.folder is None or self._metrics is None:
+            return
+        self.folder.check_owned()
+        path, opened = self.folder.metrics_file, os.fstat(self._metrics.fileno())
+        if not path.exists() or not os.path.samestat(os.stat(path, follow_symlinks=False), opened):
+            raise CheckpointError(f"{path} was removed or replaced while the run was training; the run stops")
+        if opened.st_size != self._size:
+            raise CheckpointError(f"{path} was changed by another process while the run was training; the run stops")
 
     def close(self) -> None:
         if self._metrics is not None:
@@ -60,10 +75,12 @@ class Journal:
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._metrics is not None:
+            self._check_metrics()
             content = (json.dumps(line) + "\n").encode()
             self._digest.update(content)
             self._metrics.write(content)
             self._metrics.flush()
+            self._size += len(content)
 
     def log(self, step: int, run: RunState, means: dict[str, float]) -> None:
         """Record the mean losses up to a step, with the phase and the learning rate of that step."""
@@ -117,6 +134,7 @@ class Journal:
             "manifest": True,
         }
         if self.folder is not None:
+            self._check_metrics()
             self.folder.write_result(model.files(), evaluation, result)
         self.report(self.config.training.steps, "done", 1.0, evaluation)
         return TrainedRun(self.config, model, evaluation, result, self.folder.path if self.folder else None)

@@ -1,5 +1,6 @@
 """Runs from beginning to end: steps, measurements, checkpoints, resumption, and the final evaluation."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -19,10 +20,11 @@ from latebloom.engine.manifest import damaged_files
 from latebloom.engine.outcome import Observer, Outcome, Progress, TrainedRun
 from latebloom.engine.pause import PAUSED, Pause, Stop, checkpoint_step, has_reached, step_reached, write_pause
 from latebloom.engine.process_state import keep_freed_memory, preserve_torch_state, stop_requests
+from latebloom.engine.saved_state import check_optimizer, check_state
 from latebloom.engine.stacks import check_not_in_stack, stack_folders, stack_hashes
 from latebloom.engine.times import STEPS, TIMES_FILE, Times, write_times
 from latebloom.engine.trainer import Trainer
-from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, catch_write_errors
+from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, catch_write_errors, first_line
 from latebloom.evaluation.evaluate import evaluate_each
 from latebloom.evaluation.result import Evaluation
 from latebloom.layers.precision import precision
@@ -61,6 +63,8 @@ def _run_alone(
     with ExitStack() as opened:
         checkpoints, hashes = None, []
         if folder is not None:
+            if folder.is_finished and not os.access(folder.path, os.W_OK) and folder.read_config().hash == config.hash:
+                return None  # on a read-only disk
             check_not_in_stack(folder)
             opened.enter_context(folder.opened(config, str(device), extend=stop is None))
             if has_reached(folder, stop):
@@ -165,6 +169,10 @@ class _Loop:
 
     def _resume(self, path: Path, tensors: Tensors, state: dict[str, Any]) -> None:
         with _fitting(path):
+            configs = [journal.config for journal in self.journals]
+            was_extended = not self.is_stack and len(self.hashes) > len(configs[0].hashes)
+            check_state(state, configs, was_extended)
+            check_optimizer(tensors, self.trainer.backend.attention_names, state["step"])
             self.trainer.load(tensors, state["trainer"])
             self.started -= state["seconds"]
             self.is_marked = state.get(PAUSED, False)
@@ -375,7 +383,8 @@ def _fitting(path: Path) -> Iterator[None]:
     """Turn the errors of a checkpoint that does not fit the run into one sentence."""
     try:
         yield
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise CheckpointError(
-            f"checkpoint {path} does not fit this run ({type(error).__name__}); choose another folder with --out"
+            f"checkpoint {path} does not fit this run ({type(error).__name__}: {first_line(error)}); "
+            "choose another folder with --out"
         ) from error

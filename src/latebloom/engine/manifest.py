@@ -1,10 +1,10 @@
 """The manifest of a finished run: a digest of each file that its numbers depend on, to detect damage."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from latebloom.engine.files import digest, write_json
+from latebloom.reading import read_json_file, read_plain
 
 MANIFEST = "manifest.json"
 FROM_CHECKPOINT = ("model/config.json", "model/model.safetensors", "evaluation.json", "result.json")
@@ -15,7 +15,15 @@ FILES = ("config.json", "environment.json", "metrics.jsonl", *FROM_CHECKPOINT)
 def write_manifest(folder: Path, result: bytes) -> None:
     """Write the manifest of a run whose `result.json` alone is still to be written, with this content."""
     known = {"result.json": digest(result)}
-    write_json(folder / MANIFEST, {name: known.get(name) or digest((folder / name).read_bytes()) for name in FILES})
+    write_json(folder / MANIFEST, {name: known.get(name) or digest(read_plain(folder / name)) for name in FILES})
+
+
+def manifest_digest(folder: Path) -> str | None:
+    """Return a digest of the manifest, which stands for all files of the run; None if there is none."""
+    try:
+        return digest(read_plain(folder / MANIFEST))
+    except OSError:
+        return None
 
 
 def damaged_files(folder: Path, files: tuple[str, ...] = FILES) -> list[str]:
@@ -34,7 +42,7 @@ def damaged_files(folder: Path, files: tuple[str, ...] = FILES) -> list[str]:
 def _read_object(file: Path) -> dict[str, Any] | None:
     """Return the object in a JSON file; None if there is none."""
     try:
-        data = json.loads(file.read_bytes())
+        data = read_json_file(file)
     except (OSError, ValueError):
         return None
     return data if isinstance(data, dict) else None
@@ -42,7 +50,7 @@ def _read_object(file: Path) -> dict[str, Any] | None:
 
 def _is_sound(file: Path, expected: str | None) -> bool:
     try:
-        content = file.read_bytes()
+        content = read_plain(file)
     except OSError:
         return False
     return bool(content) and expected in (None, digest(content))

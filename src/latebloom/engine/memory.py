@@ -1,5 +1,6 @@
-"""How many runs fit on a GPU at once, measured with one and two runs."""
+"""Memory: whether a run fits at all, and how many runs fit on a GPU at once, measured with one and two runs."""
 
+import os
 from dataclasses import replace
 
 import torch
@@ -8,9 +9,37 @@ from latebloom.config import RunConfig
 from latebloom.engine.process_state import preserve_torch_state
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import ConfigError
+from latebloom.models.match import count_parameters
 
 SHARE = 0.4
 """The share of the free memory that a step may take; graphs take about as much again."""
+
+
+def check_memory(config: RunConfig, device: torch.device) -> None:
+    """Raise if a run needs more memory than the machine has; nothing is allocated."""
+    needed, there = least_memory(config), memory_of(device)
+    if needed > there:
+        raise ConfigError(
+            f"training: this run needs at least {needed / 2**30:,.0f} GiB of memory, and {device} has "
+            f"{there / 2**30:,.0f} GiB; choose a smaller model.width, model.blocks, batch_size or vocabulary of the "
+            "task, or give --yes to try"
+        )
+
+
+def least_memory(config: RunConfig) -> int:
+    """Return the bytes that a run needs at least: weights, gradients and both moments of AdamW, and one output of every
+    block for each token of a batch."""
+    model, training = config.model, config.training
+    batch = max(training.full.batch_size, training.delayed.batch_size if config.delay else 0)
+    tokens = batch * config.task.token_count(training.length)
+    return 16 * count_parameters(model, config.task.vocabulary_size) + 4 * tokens * model.width * model.blocks
+
+
+def memory_of(device: torch.device) -> int:
+    """Return the bytes of memory of a device or, for a CPU, of the machine."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def runs_that_fit(config: RunConfig, device: torch.device) -> int:

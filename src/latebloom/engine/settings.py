@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from latebloom.engine.options import Curriculum, DropPath, Share, SlowAttention
 from latebloom.errors import require
-from latebloom.fields import Count, Positive, at_least, check_fields
+from latebloom.fields import LARGEST_COUNT, Count, Positive, at_least, at_most, check_fields
 from latebloom.layers.precision import Precision
 
 LossAverage = Literal["answers", "positions"]
@@ -18,7 +18,7 @@ class Phase:
 
     learning_rate: Positive = 2e-3
     """The peak learning rate, after the warm-up."""
-    warmup: Annotated[int, at_least(0)] = 200
+    warmup: Annotated[int, at_least(0), at_most(LARGEST_COUNT)] = 200
     """Steps in which the rate rises from 0 to its peak."""
     schedule: Literal["cosine", "constant"] = "cosine"
     """After the warm-up: a cosine down to 0 at the end of the phase, or constant."""
@@ -35,7 +35,7 @@ class Phase:
 class Training:
     """How a model is trained."""
 
-    length: int = 25
+    length: Annotated[int, at_most(LARGEST_COUNT)] = 25
     """The training length: batches draw their length uniformly from 2 to this."""
     steps: Count = 15_000
     """Optimizer steps in all."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from latebloom.engine.adamw import adamw_
-from latebloom.engine.backend import Backend, parameters_by_role, project
+from latebloom.engine.backend import LARGEST, Backend, parameters_by_role, project
 from latebloom.engine.checkpoint import Tensors
 from latebloom.engine.settings import Training
 from latebloom.models.sequence_model import SequenceModel
@@ -87,7 +87,9 @@ class Stacked(Backend):
         return norms
 
     def finite(self) -> list[bool]:
-        return self.flat.isfinite().all(dim=1).tolist()
+        # A NaN is the largest of all, and not below the bound.
+        largest = torch.maximum(self.flat.detach().abs().amax(dim=1), self.first.abs().amax(dim=1))
+        return ((largest < LARGEST) & self.second.amax(dim=1).isfinite()).tolist()
 
     def model(self, index: int) -> SequenceModel:
         single = SequenceModel(self.template.settings, self.template.vocabulary_size)

@@ -3,8 +3,9 @@
 Unlike the other integrations, this file imports Transformers only if it is needed.
 """
 
-import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,23 @@ from latebloom.delay.marks import PREFIX
 from latebloom.engine.checkpoint import latest_checkpoint, load_checkpoint
 from latebloom.engine.folder import RunFolder, enclosing_run
 from latebloom.errors import ConfigError, first_line, unknown
+from latebloom.models.match import count_parameters
 from latebloom.models.sequence_model import SequenceModel, read_model_settings
+from latebloom.models.settings import Model
+from latebloom.reading import read_json_file
 
 LARGEST = 2_000_000_000
-"""Models with more parameters than this are inspected without their weights."""
+"""Models with more parameters than this are inspected without their weights, unless the user says yes."""
+MOST_LAYERS = 1_000
+"""A configuration with more layers than this is not built: even without weights it would take minutes."""
 RANDOM = "random, as initialized from the configuration"
 
 
-def load_model(path: str | Path) -> tuple[nn.Module, str]:
-    """Return the model at a path, and a description of where its weights come from."""
+def load_model(path: str | Path, *, allow_large: bool = False) -> tuple[nn.Module, str]:
+    """Return the model at a path, and a description of where its weights come from.
+
+    With `allow_large`, a model of any size is loaded, whatever memory it takes.
+    """
     path = Path(path)
     if not path.exists():
         raise ConfigError(f"inspect: there is no {path} on this machine; give a folder or a config.json")
@@ -38,7 +47,7 @@ def load_model(path: str | Path) -> tuple[nn.Module, str]:
         below = RunFolder(path).hint_below()
         raise ConfigError(f"inspect: {path} holds no model: there is no config.json in it{below}")
     try:
-        data = json.loads(file.read_text())
+        data = read_json_file(file, follow=True)
     except (OSError, ValueError) as error:
         hint = "" if path.is_dir() else "; give a folder or a config.json"
         raise ConfigError(f"inspect: {file} cannot be read as JSON ({first_line(error)}){hint}") from None
@@ -46,21 +55,21 @@ def load_model(path: str | Path) -> tuple[nn.Module, str]:
         raise ConfigError(f"inspect: {file} is not the configuration of a model; it holds no settings by name")
     folder = path if path.is_dir() else None
     if data.get("library") == "latebloom" or ("task" in data and "model" in data):
-        return _latebloom_model(data, file, folder)
+        return _latebloom_model(data, file, folder, allow_large)
     if "model_type" not in data:
         raise ConfigError(
             f"inspect: {file} is not the configuration of a model; it has neither model_type, as Transformers writes, "
             "nor library: latebloom"
         )
-    return _transformers_model(data, file, folder)
+    return _transformers_model(data, file, folder, allow_large)
 
 
-def _latebloom_model(data: dict[str, Any], file: Path, folder: Path | None) -> tuple[nn.Module, str]:
+def _latebloom_model(data: dict[str, Any], file: Path, folder: Path | None, allow_large: bool) -> tuple[nn.Module, str]:
     """Return a saved model or the model of a run; for an unfinished run, from its checkpoint or as initialized."""
     is_saved_model = data.get("library") == "latebloom"
     saved = folder if is_saved_model or folder is None else folder / "model"
     if folder is not None and not is_saved_model and RunFolder(folder).is_finished:
-        RunFolder(folder).read_result("model/config.json", "model/model.safetensors")
+        RunFolder(folder).read_result("config.json", "model/config.json", "model/model.safetensors")
     if saved is not None and (saved / "model.safetensors").exists():
         return SequenceModel.from_pretrained(saved), f"those in {saved}"
     if not is_saved_model:
@@ -70,12 +79,23 @@ def _latebloom_model(data: dict[str, Any], file: Path, folder: Path | None) -> t
             return model, f"{weights}, the newest checkpoint; the run has no finished model"
         config = load_config(file)
         torch.manual_seed(config.seed)
-        return SequenceModel(config.model, config.task.vocabulary_size), RANDOM
+        return _initialized(config.model, config.task.vocabulary_size, file, allow_large), RANDOM
     size = data.get("vocabulary_size")
     if not isinstance(size, int) or size < 1:
         raise ConfigError(f"inspect: {file}: vocabulary_size: {size!r} is not a number of tokens")
     torch.manual_seed(0)
-    return SequenceModel(read_model_settings(data), size), RANDOM
+    return _initialized(read_model_settings(data), size, file, allow_large), RANDOM
+
+
+def _initialized(settings: Model, vocabulary_size: int, file: Path, allow_large: bool) -> SequenceModel:
+    """Return a model with its first weights; raise if it is large, before anything is allocated."""
+    count = count_parameters(settings, vocabulary_size)
+    if count > LARGEST and not allow_large:
+        raise ConfigError(
+            f"inspect: {file} describes a model of {count:,} parameters, which takes {4 * count / 2**30:,.0f} GiB; "
+            "give --yes to build it"
+        )
+    return SequenceModel(settings, vocabulary_size)
 
 
 def _checkpoint_model(path: Path) -> tuple[nn.Module, str]:
@@ -93,7 +113,9 @@ def _checkpoint_model(path: Path) -> tuple[nn.Module, str]:
     return model, f"those in {path}, of step {state['step']} of {config.training.steps}"
 
 
-def _transformers_model(data: dict[str, Any], file: Path, folder: Path | None) -> tuple[nn.Module, str]:
+def _transformers_model(
+    data: dict[str, Any], file: Path, folder: Path | None, allow_large: bool
+) -> tuple[nn.Module, str]:
     """Return a Transformers model."""
     if find_spec("transformers") is None:
         raise ConfigError(
@@ -111,6 +133,9 @@ def _transformers_model(data: dict[str, Any], file: Path, folder: Path | None) -
         raise ConfigError(
             f"{str(error).partition('choices: ')[0].rstrip('; ')}; this Transformers has {len(kinds.keys())}"
         )
+    _check_layers(data, file)
+    if folder is not None:
+        _check_index(folder)
     try:
         local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         config = transformers.AutoConfig.from_pretrained(file, **local)  # reads infinity as Transformers writes it
@@ -120,11 +145,12 @@ def _transformers_model(data: dict[str, Any], file: Path, folder: Path | None) -
         with torch.device("meta"):
             outline = builder.from_config(config, dtype=torch.float32)
         count = sum(parameter.numel() for parameter in outline.parameters())
-        if count > LARGEST:
+        if count > LARGEST and not allow_large:
             return outline, f"none; with {count:,} parameters the model is inspected without them"
         if folder is not None and any(folder.glob("*.safetensors")):
             local |= {"config": config, "use_safetensors": True, "dtype": torch.float32}
-            model, found = builder.from_pretrained(folder, output_loading_info=True, **local)
+            with _without_pickle():
+                model, found = builder.from_pretrained(folder, output_loading_info=True, **local)
             missing = sorted(found["missing_keys"])
             exception = f", except {len(missing)} that are missing there ({missing[0]}, ...)" if missing else ""
             marks = [name for name in found["unexpected_keys"] if name.startswith(PREFIX)]
@@ -136,3 +162,41 @@ def _transformers_model(data: dict[str, Any], file: Path, folder: Path | None) -
             f"inspect: Transformers cannot build a {data['model_type']} from {file.parent} "
             f"({type(error).__name__}: {first_line(error)})"
         ) from None
+
+
+def _check_layers(data: dict[str, Any], file: Path) -> None:
+    """Raise for a configuration of so many layers that it could not even be outlined."""
+    for name, value in data.items():
+        if isinstance(value, dict):
+            _check_layers(value, file)
+        elif "layer" in name and isinstance(value, int) and value > MOST_LAYERS:
+            raise ConfigError(f"inspect: {file}: {name}: {value} is not possible; it must be {MOST_LAYERS} or less")
+
+
+def _check_index(folder: Path) -> None:
+    """Raise if an index names a file of weights that would be unpickled, or one in another folder."""
+    for index in sorted(folder.glob("*.index.json")):
+        try:
+            named = read_json_file(index, follow=True)["weight_map"].values()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"inspect: {index} is no index of weights ({first_line(error)})") from None
+        for file in named:
+            if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
+                raise ConfigError(
+                    f"inspect: {index} names {file!r} as a file of weights; only safetensors files in the same folder "
+                    "are read, because others would be unpickled"
+                )
+
+
+@contextmanager
+def _without_pickle() -> Iterator[None]:
+    """Refuse to unpickle while the context lasts, whatever a library is led to."""
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise ConfigError("a file of weights would be unpickled; only safetensors files are read")
+
+    load, torch.load = torch.load, refuse
+    try:
+        yield
+    finally:
+        torch.load = load

@@ -3,7 +3,7 @@
 Shapes: B sequences, T tokens, C channels, H heads, W tokens that a convolution sees.
 """
 
-from math import log
+from math import isqrt, log
 
 import torch
 from torch import Tensor, nn
@@ -87,5 +87,10 @@ def check_range(field: str, bounds: Range, least: float) -> None:
 def check_heads(heads: int, width: int) -> None:
     """Raise unless the heads divide the width."""
     if width % heads:
-        choices = ", ".join(str(n) for n in range(1, width + 1) if width % n == 0)
-        raise ConfigError(f"heads: {heads} does not divide width {width}; choices: {choices}")
+        raise ConfigError(f"heads: {heads} does not divide width {width}; choices: {divisors(width)}")
+
+
+def divisors(number: int) -> str:
+    """Return the divisors of a number as text."""
+    small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
+    return ", ".join(map(str, sorted({*small, *(number // n for n in small)})))

@@ -23,6 +23,7 @@ from latebloom.models.block import build_block
 from latebloom.models.settings import Model
 from latebloom.older_formats import migrate_model
 from latebloom.plugins import imported, origins
+from latebloom.reading import read_json_file, read_plain
 from latebloom.validation import read_settings
 
 PIECE = 1 << 12
@@ -96,20 +97,21 @@ class SequenceModel(nn.Module):
     def from_pretrained(cls, name_or_folder: str | Path, *, revision: str | None = None) -> Self:
         """Load a model from a local folder, or from the Hub if there is no such folder."""
         from safetensors import SafetensorError
-        from safetensors.torch import load_file
+        from safetensors.torch import load
 
         folder = Path(name_or_folder)
-        if not folder.is_dir():
+        is_downloaded = not folder.is_dir()  # the Hub's cache consists of links
+        if is_downloaded:
             folder = _download(str(name_or_folder), revision)
         try:
-            config = json.loads((folder / "config.json").read_text())
+            config = read_json_file(folder / "config.json", follow=is_downloaded)
             model = cls(read_model_settings(config), int(config["vocabulary_size"]))
-            model.load_state_dict(load_file(folder / "model.safetensors"))
+            model.load_state_dict(load(read_plain(folder / "model.safetensors", follow=is_downloaded)))
             if "delay" in config:
                 note_loading(model, config["delay"])
         except FileNotFoundError as error:
             raise CheckpointError(f"{folder} holds no model: {Path(error.filename).name} is missing") from None
-        except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError, ConfigError) as error:
+        except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError, ConfigError) as error:
             raise CheckpointError(f"{folder} is not a model of this library: {first_line(error)}") from error
         return model
 

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 from latebloom import layers
 from latebloom.errors import ConfigError, require, unknown
-from latebloom.fields import Bound, Count, check_fields
+from latebloom.fields import Bound, Count, at_least, at_most, check_fields
 from latebloom.layers.attention import NoPositions, Positions, RandomWindow, Scores, Softmax
 from latebloom.layers.lstm import LSTM
+from latebloom.layers.parts import divisors
 from latebloom.layers.recurrence import Recurrence
 from latebloom.models.layout import Block, parse_layout
 
@@ -47,6 +48,10 @@ class Attention:
             require(short < self.window, "random_window.tokens", short, f"below the window of {self.window}")
 
 
+MOST_BLOCKS = 10_000
+"""A model is built block by block, which takes about a millisecond for each."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """A stack of blocks between an embedding and the logits."""
@@ -56,7 +61,7 @@ class Model:
     parentheses stand side by side, as in (ra)m; different blocks are separated by spaces, as in rm rm rm am."""
     width: Count = 128
     """The width of the residual stream."""
-    blocks: Count = 4
+    blocks: Annotated[int, at_least(1), at_most(MOST_BLOCKS)] = 4
     """Number of blocks; a layout of several blocks is repeated until there are as many."""
     recurrence: Recurrence = field(default_factory=LSTM)
     """The recurrence at r."""
@@ -76,9 +81,8 @@ class Model:
             _check("recurrence", self.recurrence, self.width)
         heads = self.attention.heads
         if self.has_attention and self.width % heads:
-            choices = [str(n) for n in range(1, self.width + 1) if self.width % n == 0]
             raise ConfigError(
-                f"attention.heads: {heads} does not divide width {self.width}; choices: {', '.join(choices)}"
+                f"attention.heads: {heads} does not divide width {self.width}; choices: {divisors(self.width)}"
             )
         if self.has_attention:
             _check("attention.positions", self.attention.positions, self.width, heads)

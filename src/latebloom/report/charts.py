@@ -6,8 +6,10 @@ from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any
 
-from latebloom.errors import ConfigError, unknown
+from latebloom.engine.files import make_folder, write_file
+from latebloom.errors import DISK_IS_FULL, ConfigError, printable, unknown
 from latebloom.evaluation.result import CLAIM, Evaluation
+from latebloom.report.names import shown_name
 
 Spec = dict[str, Any]
 """A chart, or a part of one, as Vega-Lite reads it."""
@@ -56,9 +58,11 @@ def save_chart(spec: Spec, *paths: Path) -> None:
         if form not in content:
             raise unknown("plot", str(path), [f"*.{known}" for known in content])
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content[form]())
+            make_folder(path.parent)
+            write_file(path, content[form]())
         except OSError as error:
+            if error.errno in DISK_IS_FULL:
+                raise
             raise ConfigError(f"plot: {path} cannot be written ({error.strerror})") from None
 
 
@@ -91,14 +95,14 @@ def guessing_levels(evaluation: Evaluation) -> dict[str, float]:
     if len(evaluation.chance) > 1:
         several = {name for count in evaluation.counts for name in count.queries}
         once = {name: level for name, level in evaluation.chance.items() if name not in several}
-        levels |= {f"all but the {name} right": level for name, level in once.items()}
+        levels |= {f"all but the {shown_name(name)} right": level for name, level in once.items()}
     return levels
 
 
 def point(run: str, length: int, accuracy: float, low: float | None, high: float | None, over: str) -> Row:
     """Return a point of a line, with its interval if there is one; `over` says what the interval is over."""
     interval = "none" if low is None else f"{low:.1%} to {high:.1%}"
-    place = {"run": run, "length": length, "accuracy": accuracy}
+    place = {"run": shown_name(run), "length": length, "accuracy": accuracy}
     return place | {"low": low, "high": high, "over": over, "interval": interval}
 
 
@@ -116,7 +120,7 @@ def length_chart(
     """
     lengths = sorted({one["length"] for one in points})
     shown = list(dict.fromkeys(one["run"] for one in points))
-    names = list(names or shown)
+    names = list(dict.fromkeys(map(shown_name, names))) or shown
     points = sorted(points, key=lambda one: names.index(one["run"]))  # also the order of drawing
     legend = legend_of(shown, symbolSize=130, symbolStrokeWidth=0)
     scale = {"type": "log", "domain": [lengths[0], lengths[-1]], "nice": False}
@@ -149,7 +153,8 @@ def length_chart(
 
 
 def curves_chart(rows: list[Row], switches: list[Row], names: Sequence[str], title: str, is_loss: bool) -> Spec:
-    """Draw a thin line by step for each run, with the switches marked. A row has lists `step` and `value`."""
+    """Draw a thin line by step for each row, with the switches marked. A row has lists `step` and `value`."""
+    names = [shown_name(name) for name in names]
     shown = {row["run"] for row in rows}
     legend = legend_of([name for name in names if name in shown], symbolType="stroke", symbolStrokeWidth=4)
     color = by_run(names, legend)
@@ -164,7 +169,8 @@ def curves_chart(rows: list[Row], switches: list[Row], names: Sequence[str], tit
     place, flat = {"x": step, "y": y, "color": color}, [{"flatten": ["step", "value"]}]
     line, tooltip = {"detail": nominal("seed")}, {"tooltip": [nominal("run"), nominal("seed"), at_step, value]}
     layers = [
-        layer({"type": "line", "strokeWidth": 1.4, "opacity": 0.7}, place | line, transform=flat),
+        # The opacity of the stroke alone: that of a whole line makes a PNG take seconds.
+        layer({"type": "line", "strokeWidth": 1.4, "strokeOpacity": 0.7}, place | line, transform=flat),
         layer({"type": "point", "size": 60, "opacity": 0}, place | tooltip, name=HOVER, transform=flat),
     ]
     if switches:  # Vega warns about a layer without data
@@ -191,7 +197,7 @@ def layer(mark: Spec, encoding: Spec, data: Spec | None = None, **more: Any) -> 
 
 def layered(layers: list[Spec], points: list[Row], title: str, height: int = 320) -> Spec:
     """Return the layers as one chart in the common size and style."""
-    heading = {"text": title, "limit": {"expr": "width + 40"}}
+    heading = {"text": printable(title), "limit": {"expr": "width + 40"}}
     spec = {"$schema": SCHEMA, "config": chart_config(), "title": heading, "width": 560, "height": height}
     return spec | {"layer": layers, "datasets": {"points": points}}
 

@@ -7,12 +7,22 @@ from statistics import fmean, median
 
 from latebloom.report.panel import Panel
 from latebloom.report.settings import Settings, run_settings
-from latebloom.report.statistics import EXACT_UP_TO, FLIPS_DRAWN, SETTLED_AT, Comparison, compare_arms, holm
+from latebloom.report.statistics import (
+    EXACT_UP_TO,
+    FLIPS_DRAWN,
+    SETTLED_AT,
+    Comparison,
+    compare_all,
+    compare_arms,
+    holm,
+)
 from latebloom.report.study_tables import accuracy_cell, p_value, points, times
 from latebloom.report.tables import EMPTY, Cell, Table
 
 Compared = Mapping[int, Sequence[Comparison]]
 """The comparisons of a panel at the compared length and at the longest tested one."""
+MOST_PAIRED = 30
+"""Of more arms, all pairs would fill a page that nobody reads."""
 FIXED = ("at_step", "at_fraction")
 """Triggers that name a step."""
 
@@ -28,19 +38,31 @@ def comparisons(several: Sequence[Panel]) -> Sequence[Compared]:
         of_study = [one for one, panel in zip(found, several, strict=True) if panel.study == study]
         for distance in (0, 1):
             places = [(one, list(one)[distance]) for one in of_study if len(one) > distance]
-            corrected = iter(holm([pair for one, length in places for pair in one[length]]))
+            of_all = sum(_left_out(panel) for panel in several if panel.study == study)
+            corrected = iter(holm([pair for one, length in places for pair in one[length]], of_all))
             for one, length in places:
                 one[length] = [next(corrected) for _ in one[length]]
     return found
 
 
+def _left_out(panel: Panel) -> int:
+    """Return how many pairs of arms are not compared; the correction counts them, because the best arm was chosen by
+    the values that are compared."""
+    arms = len(panel.standings())
+    return 0 if panel.against or arms <= MOST_PAIRED else arms * (arms - 1) // 2 - (arms - 1)
+
+
 def _pairs(panel: Panel, length: int) -> list[Comparison]:
-    """Compare each arm with its baselines; if the study names none, all pairs of arms, the better one first."""
+    """Compare each arm with its baselines. If the study names none, compare all pairs of arms, the better one first; of
+    many arms, the best one with each of the others."""
     if panel.against:
         pairs = [(arm, other) for arm, others in panel.against.items() for other in others]
     else:
-        pairs = combinations([arm for arm, _ in panel.standings(length)], 2)
-    compared = (compare_arms(*pair, *(panel.by_seed(arm, length) for arm in pair)) for pair in pairs)
+        ranked = [arm for arm, _ in panel.standings(length)]
+        pairs = list(combinations(ranked, 2))
+        if len(ranked) > MOST_PAIRED:
+            pairs = [(ranked[0], other) for other in ranked[1:]]
+    compared = compare_all([(*pair, panel.by_seed(pair[0], length), panel.by_seed(pair[1], length)) for pair in pairs])
     return [one for one in compared if one is not None]
 
 

@@ -1,13 +1,15 @@
 """The figures of a panel: accuracy by length, arms side by side, effects of changes, and training curves."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import fsum, isfinite
+from statistics import median_low
 
 from latebloom.evaluation.result import CLAIM
 from latebloom.report import charts
 from latebloom.report.charts import Row, Spec, layer, nominal, quantity
 from latebloom.report.compared import Compared
+from latebloom.report.names import shown_name
 from latebloom.report.panel import Panel
 from latebloom.report.statistics import Estimate, mean_interval, paired
 from latebloom.report.study_tables import mean_note, times
@@ -18,10 +20,14 @@ MOST_LINES = 6
 ROW, LINE = 30, 12
 """Height in pixels of an arm, and of a line of its name."""
 DOTS_NOTE = "Dots: means over seeds with 95% bootstrap intervals. Ticks: single seeds."
+MANY_NOTE = "Dots: means over seeds with 95% bootstrap intervals. Ticks: the least, the quartiles and the largest seed."
 CURVES_NOTE = (
-    "A line for each seed. Dashed vertical lines: the switch, which ends the delay. Accuracy is measured on held-out "
-    "sequences, and includes answers that are not in the loss yet."
+    "Dashed vertical lines: the switch, which ends the delay. Accuracy is measured on held-out sequences, and includes "
+    "answers that are not in the loss yet."
 )
+MOST_CURVES, MOST_TICKS = 120, 60
+"""Of more runs than this, training curves are means over the seeds of an arm; of more seeds of an arm than this, ticks
+are at the quartiles."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,9 @@ def answer_figures(panel: Panel) -> list[Figure]:
     """Return accuracy by length of each named answer, if the task has several."""
     names = panel.answers if len(panel.answers) > 1 else []
     fold = "Each answer alone"
-    return [Figure(f"accuracy-{name}", _by_length(panel, name, f"{name} alone"), fold=fold) for name in names]
+    return [
+        Figure(f"accuracy-{name}", _by_length(panel, name, f"{shown_name(name)} alone"), fold=fold) for name in names
+    ]
 
 
 def _by_length(panel: Panel, answer: str | None, title: str) -> Spec:
@@ -68,7 +76,7 @@ def _by_length(panel: Panel, answer: str | None, title: str) -> Spec:
                 points.append(charts.point(arm, length, found.mean, found.low, found.high, over))
     first = panel.evaluations[0]
     guessing = charts.guessing_levels(first) if answer is None else {"guessing": first.chance[answer]}
-    right = f"{answer or 'all answers'} right"
+    right = f"{shown_name(answer or 'all answers')} right"
     return charts.length_chart(points, panel.training_length, guessing, title, right, panel.of_study)
 
 
@@ -79,22 +87,63 @@ def curve_figures(panel: Panel) -> list[Figure]:
     wanted |= {("accuracy", length): f"all answers right at {length}" for length in (start, far)}
     if len(panel.answers) > 1:
         wanted |= {(f"accuracy_{name}", far): f"{name} right at {far}" for name in panel.answers}
-    switches = {(run.arm, run.switch_step) for run in panel.runs if run.switch_step is not None}
-    marks = [{"run": arm, "step": step, "what": "end of the delay"} for arm, step in sorted(switches)]
+    is_many = len(panel.runs) > MOST_CURVES
+    marks = [{"run": shown_name(arm), "step": step, "what": "end of the delay"} for arm, step in _switches(panel)]
+    found: dict[tuple[str, int | None], list[Row]] = {}
+    for arm in panel.arms:
+        runs = [(run.seed, _curves(run)) for run in panel.runs if run.arm == arm]
+        for key in wanted:
+            curves = {seed: curves[key] for seed, curves in runs if key in curves}
+            if is_many and curves:
+                curves = {f"mean of {len(curves)} seeds": mean_curve(list(curves.values()))}
+            found.setdefault(key, []).extend(_curve(arm, seed, curve) for seed, curve in curves.items())
     figures = []
     for (measure, length), title in wanted.items():
-        if rows := [row for run in panel.runs if (row := _curve(run, measure, length))]:
+        if rows := found.get((measure, length)):
             chart = charts.curves_chart(rows, marks, panel.of_study, title, is_loss=measure == "loss")
             name = f"curve-{measure}{'' if length is None else f'-{length}'}"
-            figures.append(Figure(name, chart, CURVES_NOTE, "Training curves"))
+            note = f"{'The mean over the seeds of each arm' if is_many else 'A line for each seed'}. {CURVES_NOTE}"
+            figures.append(Figure(name, chart, note, "Training curves"))
     return figures
 
 
-def _curve(run: RunRecord, measure: str, length: int | None) -> Row | None:
-    """Return a run's curve as two lists, a tenth of the size of a row for each point. JSON has no NaN."""
-    points = [p for p in run.curve if (p.measure, p.length) == (measure, length) and isfinite(p.value)]
-    values = [float(f"{one.value:.4g}") for one in points]
-    return {"run": run.arm, "seed": run.seed, "step": [one.step for one in points], "value": values} if points else None
+Curve = Mapping[int, float]
+"""Values by step."""
+
+
+def _curves(run: RunRecord) -> dict[tuple[str, int | None], dict[int, float]]:
+    """Return the curves of a run by measure and length; JSON has no NaN."""
+    found: dict[tuple[str, int | None], dict[int, float]] = {}
+    for measure, length, step, value in run.curve:
+        if isfinite(value):
+            found.setdefault((measure, length), {})[step] = value
+    return found
+
+
+def mean_curve(curves: Sequence[Curve]) -> Curve:
+    """Return the mean at each step over the curves that have a value there."""
+    sums: dict[int, list[float]] = {}
+    for curve in curves:
+        for step, value in curve.items():
+            sums.setdefault(step, []).append(value)
+    return {step: fsum(values) / len(values) for step, values in sorted(sums.items())}
+
+
+def _curve(arm: str, seed: int | str, curve: Curve) -> Row:
+    """Return a curve as two lists, a tenth of the size of a row for each point."""
+    values = [float(f"{value:.4g}") for value in curve.values()]
+    return {"run": shown_name(arm), "seed": seed, "step": list(curve), "value": values}
+
+
+def _switches(panel: Panel) -> list[tuple[str, int]]:
+    """Return the switch steps of each arm; of many runs, the median of each arm."""
+    steps: dict[str, list[int]] = {}
+    for run in panel.runs:
+        if run.switch_step is not None:
+            steps.setdefault(run.arm, []).append(run.switch_step)
+    if len(panel.runs) > MOST_CURVES:
+        steps = {arm: [median_low(several)] for arm, several in steps.items()}
+    return sorted({(arm, step) for arm, several in steps.items() for step in several})
 
 
 def arms_figure(panel: Panel) -> Figure | None:
@@ -105,11 +154,16 @@ def arms_figure(panel: Panel) -> Figure | None:
     for length in panel.near_and_far:
         for arm in panel.shown:
             if by_seed := panel.by_seed(arm, length):
-                rows += _dots(arm, times(panel, length), mean_interval(by_seed.values()), by_seed)
+                rows += _dots(shown_name(arm), times(panel, length), mean_interval(by_seed.values()), by_seed)
     axis = {"tickCount": 5, "labelExpr": "format(datum.value, '.0%')"}
     x = quantity("value", title="all answers right", scale={"domain": [0, 1]}, axis=axis)
-    chart = _dots_chart(rows, panel, panel.shown, f"{panel.study}: {panel.title}", x, "accuracy", ".1%")
-    return Figure("arms", chart, DOTS_NOTE)
+    names = [shown_name(arm) for arm in panel.shown]
+    chart = _dots_chart(rows, panel, names, f"{panel.study}: {panel.title}", x, "accuracy", ".1%")
+    return Figure("arms", chart, _dots_note(panel))
+
+
+def _dots_note(panel: Panel) -> str:
+    return MANY_NOTE if max(map(len, panel.finished.values())) > MOST_TICKS else DOTS_NOTE
 
 
 def effects_figure(panel: Panel, compared: Compared) -> Figure | None:
@@ -119,12 +173,13 @@ def effects_figure(panel: Panel, compared: Compared) -> Figure | None:
         return None
     rows, reference = [], panel.reference
     for length, one in pairs:
-        name = one.first if one.second == reference else f"{one.first}\nagainst {one.second}"
+        first, second = shown_name(one.first), shown_name(one.second)
+        name = first if one.second == reference else f"{first}\nagainst {second}"
         differences = paired(*(panel.by_seed(arm, length) for arm in (one.first, one.second)))
         rows += _dots(name, times(panel, length), one.difference, differences, in_points=True)
     baselines = ["the arm named under it"] * any(one.second != reference for _, one in pairs)
     baselines += [] if reference is None else [reference]
-    note = f"Paired difference of each arm and its baseline ({' or '.join(baselines)}). {DOTS_NOTE}"
+    note = f"Paired difference of each arm and its baseline ({' or '.join(baselines)}). {_dots_note(panel)}"
     unless = " unless named" * (len(baselines) > 1)
     what = "effects of changes" if reference is None else f"against {reference}{unless}"
     axis = {"tickCount": 5, "labelExpr": "datum.value ? format(datum.value, '+~g') : '0'"}
@@ -143,7 +198,12 @@ def _dots(arm: str, at: str, mean: Estimate, by_seed: Mapping[int, float], in_po
     interval = "none" if low is None else f"{low:+.1f} to {high:+.1f}" if in_points else f"{low:.1%} to {high:.1%}"
     middle = {"value": unit * mean.mean, "low": low, "high": high, "interval": interval, "seeds": mean.seeds}
     place = {"arm": arm, "at": at}
-    return [place | middle, *(place | {"seed": seed, "value": unit * value} for seed, value in by_seed.items())]
+    single: Mapping[int | str, float] = {**by_seed}
+    if len(by_seed) > MOST_TICKS:
+        ordered = sorted(by_seed.values())
+        names = ("least", "first quartile", "median", "third quartile", "largest")
+        single = {name: ordered[round(i * (len(ordered) - 1) / 4)] for i, name in enumerate(names)}
+    return [place | middle, *(place | {"seed": seed, "value": unit * value} for seed, value in single.items())]
 
 
 def _dots_chart(rows: list[Row], panel: Panel, names: list[str], title: str, x: Spec, measure: str, form: str) -> Spec:

@@ -40,44 +40,53 @@ toggle.addEventListener("click", () => {
 system.addEventListener("change", () => { label(); drawAll(); });
 label();
 
+// Of many runs, the details are packed; those that match the search are shown, some at a time.
+const MOST_SHOWN = 100;
+const unpack = async () => {
+  const text = document.getElementById("packed").textContent;
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+};
 const search = document.getElementById("search");
 if (search) {
-  const runs = [...document.querySelectorAll(".run")].map((run) => [run, run.textContent.toLowerCase()]);
-  const count = document.getElementById("count");
-  const filter = () => {
+  const there = [...document.querySelectorAll(".run")].map((run) => [run, run.textContent.toLowerCase()]);
+  const count = document.getElementById("count"), place = document.getElementById("more-runs");
+  let packed = null;
+  const filter = async () => {
+    if (place) packed ??= (await unpack()).map((html) => [html, html.toLowerCase()]);
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    let shown = 0;
-    for (const [run, text] of runs) {
-      run.hidden = !words.every((word) => text.includes(word));
-      shown += !run.hidden;
-    }
-    count.textContent = `${shown} of ${runs.length} runs`;
+    const matches = (text) => words.every((word) => text.includes(word));
+    for (const [run, text] of there) run.hidden = !matches(text);
+    const found = (packed ?? []).filter(([, text]) => matches(text));
+    if (place) place.innerHTML = found.slice(0, MOST_SHOWN).map(([html]) => html).join(""); // escaped where it was made
+    const shown = there.filter(([run]) => !run.hidden).length + found.length;
+    const rest = found.length > MOST_SHOWN ? `; the first ${MOST_SHOWN} are shown` : "";
+    count.textContent = `${shown} of ${there.length + (packed ?? []).length} runs${rest}`;
   };
   search.addEventListener("input", filter);
   filter();
 }
 
 // A configuration that is part of the command is shown, indented, when its run is opened.
-for (const run of document.querySelectorAll("details.run")) {
-  run.addEventListener("toggle", () => {
-    const config = run.querySelector("pre.config");
-    if (config.textContent || config.dataset.from === undefined) return;
-    const command = [...run.querySelector("pre.command").textContent]; // as Python counts characters
-    const text = command.slice(config.dataset.from, config.dataset.to).join("");
-    config.textContent = JSON.stringify(JSON.parse(text), null, 2);
-  });
-}
+document.addEventListener("toggle", (event) => {
+  const config = event.target.matches("details.run") && event.target.querySelector("pre.config");
+  if (!config || config.textContent || config.dataset.from === undefined) return;
+  const command = [...event.target.querySelector("pre.command").textContent]; // as Python counts characters
+  const text = command.slice(config.dataset.from, config.dataset.to).join("");
+  config.textContent = JSON.stringify(JSON.parse(text), null, 2);
+}, true);
 
-for (const button of document.querySelectorAll("button.copy")) {
-  button.addEventListener("click", async () => {
-    const text = button.nextElementSibling;
-    try {
-      await navigator.clipboard.writeText(text.textContent);
-      button.textContent = "Copied";
-    } catch {
-      getSelection().selectAllChildren(text); // there is no clipboard: select the text so that the keyboard can copy it
-    }
-  });
-}
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button.copy");
+  if (!button) return;
+  const text = button.nextElementSibling;
+  try {
+    await navigator.clipboard.writeText(text.textContent);
+    button.textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren(text); // there is no clipboard: select the text so that the keyboard can copy it
+  }
+});
 
 drawAll();

@@ -1,5 +1,6 @@
 """Self-contained HTML pages: text, tables and charts in one file that loads nothing from the network."""
 
+import gzip
 import json
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,8 @@ from latebloom.results.record import RunRecord
 
 MOST_ROWS = 15
 """A table with more rows is folded."""
+MOST_RUNS = 200
+"""The details of more runs are compressed, and unpacked in the browser."""
 MOST_IN_A_BROWSER = 2**53
 """JavaScript rounds larger integers."""
 
@@ -49,6 +52,8 @@ class Page:
     title: str
     body: list[str] = field(default_factory=list)
     charts: dict[str, Spec] = field(default_factory=dict)
+    packed: list[str] = field(default_factory=list)
+    """HTML of runs that the page unpacks and shows as they are searched for."""
 
     def add(self, html: str) -> None:
         """Add HTML as it is. All other methods escape what they are given."""
@@ -83,9 +88,15 @@ class Page:
             style=_asset("page.css"),
             body="\n".join(self.body),
             data=json.dumps(data).replace("<", "\\u003c"),  # cannot end the script element
+            packed=_packed(self.packed) if self.packed else "",
             vega=vega,
             script=script,
         )
+
+
+def _packed(texts: list[str]) -> str:
+    packed = b64encode(gzip.compress(json.dumps(texts).encode(), mtime=0)).decode()
+    return f'<script type="application/gzip" id="packed">{packed}</script>'
 
 
 def chart_page(chart: Spec) -> str:
@@ -123,7 +134,11 @@ def study_page(sections: Sequence[Section], title: str = "", intro: Sequence[str
         '<div class="search"><input id="search" type="search" placeholder="Search names, settings, versions" '
         'aria-label="Search the runs"><small id="count" aria-live="polite"></small></div>'
     )
-    page.body += map(_run, runs)
+    if len(runs) <= MOST_RUNS:
+        page.body += map(_run, runs)
+    else:
+        page.add('<div id="more-runs"></div>')
+        page.packed = [_run(run) for run in runs]
     return page.html()
 
 

@@ -29,13 +29,17 @@ class Panel:
     @cached_property
     def arms(self) -> tuple[str, ...]:
         """The arms with a run here, finished or not."""
-        return tuple(arm for arm in self.of_study if any(run.arm == arm for run in self.runs))
+        here = {run.arm for run in self.runs}
+        return tuple(arm for arm in self.of_study if arm in here)
 
     @cached_property
     def finished(self) -> dict[str, dict[int, Evaluation]]:
         """Evaluations by arm and seed; empty for an arm without a finished run."""
-        runs = [(run.arm, run.seed, run.evaluation) for run in self.runs if run.evaluation is not None]
-        return {arm: {seed: found for name, seed, found in runs if name == arm} for arm in self.arms}
+        found: dict[str, dict[int, Evaluation]] = {arm: {} for arm in self.arms}
+        for run in self.runs:
+            if run.evaluation is not None:
+                found[run.arm][run.seed] = run.evaluation
+        return found
 
     @property
     def shown(self) -> list[str]:
@@ -62,8 +66,19 @@ class Panel:
 
     def by_seed(self, arm: str, length: int, answer: str | None = None) -> dict[int, float]:
         """Return one accuracy for each seed that was tested at this length."""
-        tested = {seed: run for seed, run in self.finished[arm].items() if length in run.lengths}
-        return {seed: run.accuracy(length, answer) for seed, run in tested.items() if answer in (None, *run.chance)}
+        return self._accuracies.get((arm, length, answer), {})
+
+    @cached_property
+    def _accuracies(self) -> dict[tuple[str, int, str | None], dict[int, float]]:
+        """The accuracies of all runs by arm, length, answer and seed."""
+        found: dict[tuple[str, int, str | None], dict[int, float]] = {}
+        for arm, runs in self.finished.items():
+            for seed, run in runs.items():
+                for count in run.counts:
+                    found.setdefault((arm, count.length, None), {})[seed] = count.accuracy
+                    for answer in run.chance:
+                        found.setdefault((arm, count.length, answer), {})[seed] = count.accuracy_of(answer)
+        return found
 
     def estimate(self, arm: str, length: int, answer: str | None = None) -> Estimate | None:
         """Return the mean over seeds; None if no seed was tested.

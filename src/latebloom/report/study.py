@@ -1,11 +1,15 @@
 """The report of studies and runs: a page, figures and tables, from what they left on disk."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from latebloom.errors import ConfigError
+from latebloom.engine.files import make_folder, write_file
+from latebloom.errors import DISK_IS_FULL, ConfigError, catch_write_errors, printable
+from latebloom.reading import find_link
 from latebloom.report.charts import save_chart
 from latebloom.report.compared import comparison_tables, comparisons, switch_table
 from latebloom.report.figures import all_figures
@@ -18,23 +22,23 @@ from latebloom.report.study_tables import accuracy_table, every_length_table, re
 from latebloom.report.tables import as_latex, as_markdown
 from latebloom.report.words import caveats, headline
 from latebloom.results.gather import gather
-from latebloom.results.record import TUNING
+from latebloom.results.record import TUNING, RunRecord
 from latebloom.results.selection import with_selections
 
 FIGURE_FORMATS = ("svg", "pdf", "png")
+LONGEST_NAME = 80
+"""Of a file."""
 
 
 def read_sections(paths: Sequence[Path]) -> list[Section]:
     """Read results files and folders of studies and runs, and return a section for each panel."""
-    records = with_selections(gather(paths))
+    records = [_with_printable_names(record) for record in with_selections(gather(paths))]
     # Tuning runs become a table of their study; without the study they are reported like other runs.
     tuned = {(f"{record.study}{TUNING}", record.task) for record in records}
     found = panels([record for record in records if (record.study, record.task) not in tuned])
     names: dict[str, Panel] = {}
     for panel in found:
-        stem = re.sub(r"[^a-z0-9]+", "-", f"{panel.study}-{panel.task}-{panel.training_length}".lower()).strip("-")[:80]
-        # Two panels never share a file name.
-        names[next(name for i in count(1) if (name := f"{stem}-{i}" if i > 1 else stem) not in names)] = panel
+        names[_file_name(f"{panel.study}-{panel.task}-{panel.training_length}".lower(), names)] = panel
     sections = []
     for (name, panel), compared in zip(names.items(), comparisons(found), strict=True):
         tuning = [run for run in records if (run.study, run.task) == (f"{panel.study}{TUNING}", panel.task)]
@@ -56,22 +60,42 @@ def read_sections(paths: Sequence[Path]) -> list[Section]:
     return sections
 
 
+def _with_printable_names(record: RunRecord) -> RunRecord:
+    """Return a record whose names control neither a terminal nor a browser."""
+    texts = {name: value for name, value in vars(record).items() if isinstance(value, str)}
+    changed = {name: clean for name, text in texts.items() if (clean := printable(text, lines=True)) != text}
+    return replace(record, **changed) if changed else record
+
+
+def _file_name(text: str, taken: Collection[str]) -> str:
+    """Return a name of letters, digits and dashes that is not taken, so that no text can name another folder."""
+    stem = re.sub(r"[^A-Za-z0-9_]+", "-", text).strip("-")[:LONGEST_NAME]
+    return next(name for i in count(1) if (name := f"{stem}-{i}" if i > 1 else stem) not in taken)
+
+
 def write_report(sections: Sequence[Section], out: Path) -> Path:
     """Write the page, and each figure and table into a file of its own; return the path of the page."""
     page = out / "index.html"
-    try:
-        for folder in (out / "figures", out / "tables"):
-            folder.mkdir(parents=True, exist_ok=True)
+    if link := find_link(out, levels=1):
+        raise ConfigError(f"out: {link}; a report is not written through links, choose another folder")
+    with catch_write_errors(out), ThreadPoolExecutor(1) as apart:
+        html = apart.submit(study_page, sections)  # vl-convert bundles its scripts meanwhile
+        try:
+            for folder in (out / "figures", out / "tables"):
+                make_folder(folder)
+            for section in sections:
+                stated = {} if section.hypotheses is None else {"hypotheses": section.hypotheses.table}
+                for name, table in (stated | section.tables).items():
+                    write_file(out / "tables" / f"{section.name}-{name}.md", as_markdown(table).encode())
+                    write_file(out / "tables" / f"{section.name}-{name}.tex", as_latex(table).encode())
+        except OSError as error:
+            if error.errno in DISK_IS_FULL:
+                raise
+            raise ConfigError(f"out: {out} cannot be written ({error.strerror})") from None
         for section in sections:
-            stated = {} if section.hypotheses is None else {"hypotheses": section.hypotheses.table}
-            for name, table in (stated | section.tables).items():
-                (out / "tables" / f"{section.name}-{name}.md").write_text(as_markdown(table))
-                (out / "tables" / f"{section.name}-{name}.tex").write_text(as_latex(table))
-        page.write_text(study_page(sections))
-    except OSError as error:
-        raise ConfigError(f"out: {out} cannot be written ({error.strerror})") from None
-    for section in sections:
-        for figure in section.figures:
-            stem = f"{section.name}-{figure.name}"
-            save_chart(figure.chart, *(out / "figures" / f"{stem}.{form}" for form in FIGURE_FORMATS))
+            stems: list[str] = []
+            for figure in section.figures:
+                stems.append(_file_name(f"{section.name}-{figure.name}", stems))
+                save_chart(figure.chart, *(out / "figures" / f"{stems[-1]}.{form}" for form in FIGURE_FORMATS))
+        write_file(page, html.result().encode(errors="replace"))  # last: it stands for the whole report
     return page

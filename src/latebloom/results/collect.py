@@ -8,8 +8,10 @@ from pathlib import Path
 
 from latebloom.config import RunConfig
 from latebloom.engine.folder import RunFolder, read_json
+from latebloom.engine.manifest import manifest_digest
 from latebloom.engine.pause import latest_pause
 from latebloom.errors import CheckpointError
+from latebloom.reading import parse_json, read_plain
 from latebloom.results.file import RUN_NUMBERS
 from latebloom.results.record import CurvePoint, RunRecord
 
@@ -67,12 +69,13 @@ def collect(run: StudyRun, failure: str | None = None) -> RunRecord:
         raise CheckpointError(f"{run.folder} holds another run ({found.hash}) than the study says ({run.config.hash})")
     result = folder.read_result("config.json", "environment.json", "metrics.jsonl", "evaluation.json")
     try:
-        with open(folder.metrics_file) as lines:
-            curve = read_curve(lines, folder.metrics_file)
+        lines = read_plain(folder.metrics_file).decode(errors="replace").splitlines()
+        curve = read_curve(lines, folder.metrics_file)
     except OSError as error:
         raise CheckpointError(f"{folder.metrics_file} cannot be read ({error.strerror})") from None
     numbers = {name: result.get(name) for name in RUN_NUMBERS}
-    return replace(record, evaluation=folder.read_evaluation(), failure=None, curve=curve, **numbers)
+    more = {"manifest": manifest_digest(folder.path), "curve": curve, **numbers}
+    return replace(record, evaluation=folder.read_evaluation(), failure=None, **more)
 
 
 def repeat_command(config: RunConfig, device: str | None) -> str:
@@ -86,7 +89,7 @@ def read_curve(lines: Iterable[str], source: object) -> tuple[CurvePoint, ...]:
     found: dict[tuple[str, int | None], list[CurvePoint]] = {}
     for number, line in enumerate(lines, start=1):
         try:
-            for point in _points(json.loads(line)):
+            for point in _points(parse_json(line)):
                 found.setdefault((point.measure, point.length), []).append(point)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{source} is damaged in line {number} ({type(error).__name__}: {error})") from None
@@ -97,7 +100,7 @@ def thin(points: list[CurvePoint], most: int = MOST) -> list[CurvePoint]:
     """Return at most `most` points: each is the mean of neighbours, at the last of their steps."""
     size = -(-len(points) // most) or 1
     groups = [points[i : i + size] for i in range(0, len(points), size)]
-    return [replace(group[-1], value=sum(point.value for point in group) / len(group)) for group in groups]
+    return [group[-1]._replace(value=sum(point.value for point in group) / len(group)) for group in groups]
 
 
 def _points(line: dict) -> Iterator[CurvePoint]:

@@ -1,8 +1,9 @@
 """The results file: parquet, with a row for each run and length.
 
-The columns of a run (configuration, command, training curve, ...) are repeated on each of its rows; compression makes
-that nearly free. A run that failed has one row without a length. An answer NAME of a task has the columns accuracy_NAME
-and chance_NAME, and the column queries_NAME if a sequence has several scored queries of it.
+The columns of a run (configuration, command, ...) are repeated on each of its rows; compression makes that nearly free.
+The training curve is on the first row only, because a report of ten thousand runs would take gigabytes otherwise. A run
+that failed has one row without a length. An answer NAME of a task has the columns accuracy_NAME and chance_NAME, and
+the column queries_NAME if a sequence has several scored queries of it. The metadata hold a digest of the whole file.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,9 +11,11 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from latebloom.engine.files import digest, make_folder, write_file
 from latebloom.errors import DISK_IS_FULL, ResultsError, catch_write_errors
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.result import Evaluation
+from latebloom.reading import read_plain
 from latebloom.results.record import CurvePoint, RunRecord
 
 if TYPE_CHECKING:
@@ -23,6 +26,10 @@ RESULTS_FILE, TUNING_FILE = "results.parquet", "tuning.parquet"
 FORMAT = "1"
 MARK = "latebloom_results"
 """The metadata key that holds the format."""
+DIGEST = "latebloom_digest"
+"""The metadata key that holds the digest of the file, in which the digest itself counts as zeros. Older files have
+none."""
+_ZEROS = "0" * 64
 KEY = ("study", "task", "training_length", "arm", "seed")
 ALWAYS = ("sum", "recall")
 """Answers that have columns even if no task asks for them."""
@@ -30,8 +37,8 @@ RUN_NUMBERS = ("switch_step", "steps", "seconds", "stacked")
 RUN_TEXTS = ("failure", "config", "config_hash", "versions", "machine", "commit", "command")
 OWN = (*KEY, *RUN_NUMBERS, *RUN_TEXTS)
 """The columns that are fields of a record."""
-AGAINST = "against"
-"""A column that older results files do not have."""
+AGAINST, MANIFEST = "against", "manifest"
+"""Columns that older results files do not have."""
 STATED = "stated"
 """A column of files whose study states hypotheses, negative controls or selections."""
 NEVER_NULL = (*KEY, "config", "config_hash", "command")
@@ -58,14 +65,13 @@ def schema(answers: Iterable[str] = ALWAYS, several: Iterable[str] = ()) -> dict
         **dict.fromkeys(RUN_TEXTS, pl.String),
         "curve": pl.List(point),
         AGAINST: pl.List(pl.String),
+        MANIFEST: pl.String,
     }
 
 
 def write_results(path: Path, records: Sequence[RunRecord]) -> None:
     """Write a results file atomically: a reader sees the old one or the new one."""
     import polars as pl
-
-    from latebloom.engine.files import make_folder, write_file
 
     evaluations = [record.evaluation for record in records if record.evaluation]
     answers = dict.fromkeys((*ALWAYS, *(name for one in evaluations for name in one.chance)))
@@ -74,15 +80,37 @@ def write_results(path: Path, records: Sequence[RunRecord]) -> None:
     content = BytesIO()
     columns = schema(answers, several) | ({STATED: pl.String} if any(record.stated for record in records) else {})
     frame = pl.DataFrame(rows, schema=columns)
-    frame.write_parquet(content, compression="zstd", metadata={MARK: FORMAT})
+    frame.write_parquet(content, compression="zstd", metadata={MARK: FORMAT, DIGEST: _ZEROS})
+    sealed = _sealed(content.getvalue())
     with catch_write_errors(path):
         try:
             make_folder(path.parent)
-            write_file(path, content.getvalue())
+            write_file(path, sealed)
         except OSError as error:
             if error.errno in DISK_IS_FULL:
                 raise
             raise ResultsError(f"results: {path} cannot be written ({error.strerror})") from None
+
+
+def _sealed(content: bytes) -> bytes:
+    """Return the content of a results file with its digest in the place of the zeros.
+
+    Where a text of the runs holds as many zeros, the file stays without a digest.
+    """
+    zeros = _ZEROS.encode()
+    return content.replace(zeros, digest(content).encode()) if content.count(zeros) == 1 else content
+
+
+def is_sealed(content: bytes, seal: str) -> bool:
+    """Return whether a results file is as it was written."""
+    return digest(content.replace(seal.encode(), _ZEROS.encode())) == seal
+
+
+def has_digest(path: Path) -> bool:
+    """Return whether a results file holds a digest of itself."""
+    import polars as pl
+
+    return pl.read_parquet_metadata(BytesIO(read_plain(path, follow=True))).get(DIGEST, _ZEROS) != _ZEROS
 
 
 def read_results(paths: Sequence[Path]) -> list[RunRecord]:
@@ -103,11 +131,17 @@ def read_frame(path: Path) -> "polars.DataFrame":
     import polars as pl
 
     try:
-        content = path.read_bytes()
+        content = read_plain(path, follow=True)
     except OSError as error:
         raise ResultsError(f"results: {path} cannot be read ({error.strerror})") from None
     try:
-        mark = pl.read_parquet_metadata(BytesIO(content)).get(MARK)
+        marks = pl.read_parquet_metadata(BytesIO(content))
+        mark, seal = marks.get(MARK), marks.get(DIGEST, _ZEROS)
+        if seal != _ZEROS and not is_sealed(content, seal):
+            raise ResultsError(
+                f"results: {path} is damaged: it was changed after it was written; give the command of the study again "
+                "to write it anew"
+            )
         frame = pl.read_parquet(BytesIO(content))
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):  # polars panics on some damaged files
         raise ResultsError(f"results: {path} is not a parquet file, or a damaged one") from None
@@ -115,9 +149,11 @@ def read_frame(path: Path) -> "polars.DataFrame":
         raise ResultsError(f"results: {path} is a parquet file of something else; it has no mark {MARK}")
     if mark != FORMAT:
         raise ResultsError(f"results: {path} has format {mark}; this version reads {FORMAT}")
-    if AGAINST not in frame.columns:
-        frame = frame.with_columns(pl.lit([], dtype=pl.List(pl.String)).alias(AGAINST))
-    wanted, types = schema(), frame.schema
+    wanted = schema()
+    for name, empty in ((AGAINST, []), (MANIFEST, None)):
+        if name not in frame.columns:
+            frame = frame.with_columns(pl.lit(empty, dtype=wanted[name]).alias(name))
+    types = frame.schema
     if lacking := [name for name in wanted if name not in types]:
         raise ResultsError(f"results: {path} lacks the column{'s' * (len(lacking) > 1)} {', '.join(lacking)}")
     wrong = [f"{name} ({types[name]}, not {kind})" for name, kind in wanted.items() if types[name] != kind]
@@ -132,16 +168,17 @@ def read_frame(path: Path) -> "polars.DataFrame":
 def _rows(record: RunRecord) -> Iterable[dict[str, Any]]:
     own = {
         **{name: getattr(record, name) for name in OWN},
-        "curve": [vars(point) for point in record.curve],
+        "curve": [point._asdict() for point in record.curve],
         AGAINST: list(record.against),
         **({STATED: record.stated} if record.stated else {}),
+        MANIFEST: record.manifest,
     }
     evaluation = record.evaluation
     if evaluation is None:
         yield own
         return
-    for count in evaluation.counts:
-        yield own | {
+    for number, count in enumerate(evaluation.counts):
+        yield (own if number == 0 else own | {"curve": None}) | {
             "length": count.length,
             "accuracy": count.accuracy,
             "sequences": count.sequences,
@@ -155,25 +192,41 @@ def _rows(record: RunRecord) -> Iterable[dict[str, Any]]:
 
 def _records(frame: "polars.DataFrame", path: Path) -> Iterable[RunRecord]:
     """Yield the runs of a table; the rows of a run need not be adjacent."""
-    for part in frame.partition_by(KEY, maintain_order=True):
-        rows = part.drop("curve").sort("length").to_dicts()
+    curves, runs = _curves(frame), dict[tuple[object, ...], list[dict[str, Any]]]()
+    for row in frame.drop("curve").sort("length", nulls_last=False, maintain_order=True).iter_rows(named=True):
+        runs.setdefault(tuple(row[name] for name in KEY), []).append(row)
+    for key, curve in curves.items():
+        rows = runs[key]
         first = rows[0]
-        names = ", ".join(str(first[name]) for name in KEY)
+        names = ", ".join(str(name) for name in key)
         is_failed_and_finished = first["length"] is None and len(rows) > 1
-        if part["config_hash"].n_unique() > 1 or part["length"].is_duplicated().any() or is_failed_and_finished:
+        different = len({row["config_hash"] for row in rows}) > 1, len({row["length"] for row in rows}) < len(rows)
+        if any(different) or is_failed_and_finished:
             raise ResultsError(f"results: {path} holds two runs under the names {names}")
-        curve = part["curve"][0]
         try:
             evaluation = None if first["length"] is None else _evaluation(rows)
         except (TypeError, ValueError):
             raise ResultsError(f"results: {path} has impossible counts for {names}") from None
         yield RunRecord(
             evaluation=evaluation,
-            curve=() if curve is None else tuple(CurvePoint(**point) for point in curve.to_list()),
+            curve=curve,
             against=tuple(first[AGAINST] or ()),
             stated=first.get(STATED) or "",
+            manifest=first[MANIFEST],
             **{name: first[name] for name in OWN},
         )
+
+
+def _curves(frame: "polars.DataFrame") -> dict[tuple[object, ...], tuple[CurvePoint, ...]]:
+    """Return the training curve of each run, from the first of its rows."""
+    firsts = frame.select(*KEY, "curve").unique(KEY, keep="first", maintain_order=True).with_row_index("run")
+    points = firsts.select("run", "curve").explode("curve").unnest("curve")
+    found: list[list[CurvePoint]] = [[] for _ in range(firsts.height)]
+    columns = (points[name].to_list() for name in ("run", *CurvePoint._fields))
+    for run, measure, length, step, value in zip(*columns, strict=True):
+        if measure is not None:
+            found[run].append(CurvePoint(measure, length, step, value))
+    return dict(zip(firsts.select(KEY).iter_rows(), map(tuple, found), strict=True))
 
 
 def _evaluation(rows: list[dict[str, Any]]) -> Evaluation:

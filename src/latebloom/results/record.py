@@ -1,6 +1,7 @@
 """One run of a study: its names, its numbers, and the command that repeats it."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from latebloom.evaluation.result import Evaluation
 
@@ -8,9 +9,8 @@ TUNING, CHOICE = ", tuning", ", choice "
 """Appended to the names of the study and of the arm in runs on tuning seeds."""
 
 
-@dataclass(frozen=True)
-class CurvePoint:
-    """One measurement during training."""
+class CurvePoint(NamedTuple):
+    """One measurement during training; a report may have millions."""
 
     measure: str
     """loss, accuracy (all answers) or accuracy_NAME (one of them)."""
@@ -54,6 +54,8 @@ class RunRecord:
     """Whether it is a run of another arm that a selection has chosen."""
     stated: str = ""
     """What its study states beforehand, as text of `results.stated`; empty if nothing."""
+    manifest: str | None = None
+    """The digest of the manifest of the run's folder."""
 
     @property
     def key(self) -> tuple[str, str, int, str, int]:

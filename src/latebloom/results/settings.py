@@ -9,6 +9,7 @@ from typing import Any
 from latebloom.components import Component
 from latebloom.config import RunConfig, config_from
 from latebloom.errors import ConfigError
+from latebloom.reading import parse_json
 
 
 def flat(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -74,7 +75,7 @@ def _component_defaults(settings: Any, prefix: str = "") -> Iterator[str]:
 
 def _parsed(text: str) -> dict[str, Any]:
     try:
-        config = json.loads(text)
+        config = parse_json(text)
     except ValueError:
         return {}
     return config if isinstance(config, dict) else {}

@@ -1,0 +1,38 @@
+"""Check that runs, studies and results files are as they were written, and repair runs from their checkpoints."""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from latebloom.arguments import Parser, add_imports
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("path", type=Path, metavar="PATH", help="the folder of a run or of a study, or a results file")
+    parser.add_argument(
+        "--repair", action="store_true", help="rebuild what a checkpoint holds, and remove damaged checkpoints"
+    )
+    add_imports(parser)
+
+
+def run(options: Namespace) -> None:
+    from rich.console import Console
+
+    from latebloom.errors import printable
+    from latebloom.report.terminal import say
+    from latebloom.results.verify import repair, verify
+
+    console = Console()
+    found = list(verify(options.path))
+    if options.repair:
+        for one in found:
+            if one.problems and (told := repair(one.path)):
+                say(console, printable(f"{told}."))
+        found = list(verify(options.path))
+    for one in found:
+        for text in (*one.problems, *([f"note: {one.note}"] if one.note else [])):
+            say(console, printable(f"{one.path}: {text}"))
+    damaged = sum(bool(one.problems) for one in found)
+    say(console, f"{len(found)} checked, {len(found) - damaged} sound, {damaged} damaged.")
+    if damaged:
+        sys.exit(1)

@@ -1,0 +1,103 @@
+"""Whether run folders, study folders and results files are as they were written."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from latebloom.engine.checkpoint import complete_checkpoints, load_checkpoint
+from latebloom.engine.files import remove_folder
+from latebloom.engine.folder import RunFolder
+from latebloom.engine.loop import run
+from latebloom.engine.manifest import MANIFEST, damaged_files, manifest_digest
+from latebloom.errors import CheckpointError, LatebloomError, ResultsError
+from latebloom.reading import find_link
+from latebloom.results.file import RESULTS_FILE, TUNING_FILE, has_digest, read_results
+
+STUDY_FILES = (RESULTS_FILE, TUNING_FILE)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was found about one run or file."""
+
+    path: Path
+    problems: tuple[str, ...] = ()
+    note: str = ""
+    """What could not be checked."""
+
+
+def verify(path: Path) -> Iterator[Verified]:
+    """Yield what is found about a results file, a run, or every run and results file of a study."""
+    if not path.is_dir():
+        yield _verify_file(path, None)
+        return
+    if RunFolder(path).config_file.exists():
+        yield _verify_run(RunFolder(path))
+        return
+    runs = [RunFolder(file.parent) for file in sorted(path.rglob("config.json")) if (file.parent / ".lock").exists()]
+    files = [path / name for name in STUDY_FILES if (path / name).exists()]
+    if not runs and not files:
+        raise ResultsError(f"verify: {path} holds neither runs nor results")
+    yield from map(_verify_run, runs)
+    manifests = {manifest_digest(folder.path) for folder in runs if folder.is_finished}
+    for file in files:
+        yield _verify_file(file, manifests if runs else None)
+
+
+def repair(path: Path) -> str | None:
+    """Rebuild what can be rebuilt of a run from its checkpoints; return what was done, or None if nothing could be."""
+    folder = RunFolder(path)
+    if not folder.config_file.exists():
+        return None
+    config, saved = folder.read_config(), complete_checkpoints(folder.checkpoints)
+    whole = [one for one in saved if not _damage_of(folder, one)]
+    if not whole:
+        return None
+    with folder.locked():
+        for checkpoint in saved:
+            if checkpoint not in whole:
+                remove_folder(checkpoint)
+    if folder.is_finished:
+        try:
+            run(config, path)
+        except CheckpointError:  # damaged beyond what a checkpoint holds; it is told again
+            return None
+    return f"{path} was repaired from {whole[-1].name}"
+
+
+def _verify_run(folder: RunFolder) -> Verified:
+    if link := find_link(folder.path, levels=2):
+        return Verified(folder.path, (link,))
+    problems = []
+    try:
+        folder.read_config()
+        problems += [damage for one in complete_checkpoints(folder.checkpoints) if (damage := _damage_of(folder, one))]
+    except LatebloomError as error:
+        problems.append(str(error))
+    if not folder.is_finished:
+        return Verified(folder.path, tuple(problems), "it is not finished, so only its checkpoints could be checked")
+    problems += [f"{name} is missing or was changed" for name in damaged_files(folder.path)]
+    has_manifest = (folder.path / MANIFEST).exists()
+    note = "" if has_manifest else "it was written by a version without digests, so changed files are not noticed"
+    return Verified(folder.path, tuple(problems), note)
+
+
+def _damage_of(folder: RunFolder, checkpoint: Path) -> str:
+    try:
+        load_checkpoint(checkpoint, folder.hashes(folder.read_config()))
+    except CheckpointError as error:
+        return str(error)
+    return ""
+
+
+def _verify_file(path: Path, manifests: set[str | None] | None) -> Verified:
+    """Check a results file, and that it was made from the runs with these manifests if they are known."""
+    try:
+        records = read_results([path])
+    except ResultsError as error:
+        return Verified(path, (str(error),))
+    note = "" if has_digest(path) else "it was written by a version without digests, so a changed number is not noticed"
+    made_from = {record.manifest for record in records} - {None}
+    if manifests is not None and made_from - manifests:
+        return Verified(path, ("it was made from other runs than are in the folder, or from these before a change",))
+    return Verified(path, (), note)

@@ -1,0 +1,164 @@
+"""State that no run can have is refused although its digest is right; and numbers that no run should go on with."""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from latebloom import run
+from latebloom.engine.checkpoint import latest_checkpoint
+from latebloom.engine.files import digest, json_digest
+from latebloom.engine.loop import run_stacked
+from latebloom.engine.trainer import Trainer
+from latebloom.errors import CheckpointError, NonFiniteLossError
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory, tiny_run) -> Path:
+    """A run with a checkpoint at step 20 of 24, not to be changed."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    run(tiny_run, folder, device="cpu")
+    (folder / "result.json").unlink()
+    shutil.rmtree(folder / "checkpoints" / "step-00000024")
+    return folder
+
+
+def forge(folder: Path, change) -> None:
+    """Change the state of the newest checkpoint, and make its digest fit."""
+    checkpoint = latest_checkpoint(folder / "checkpoints")
+    assert checkpoint is not None
+    header = json.loads((checkpoint / "state.json").read_text())
+    change(header["state"])
+    header["state_digest"] = json_digest(header["state"])
+    (checkpoint / "state.json").write_text(json.dumps(header))
+
+
+PLACES = {
+    "step": ("step",),
+    "trainer.step": ("trainer", "step"),
+    "runs.0.switch_step": ("trainer", "runs", 0, "switch_step"),
+    "runs.0.switch_reason": ("trainer", "runs", 0, "switch_reason"),
+    "runs.0.memory": ("trainer", "runs", 0, "memory"),
+    "runs.0.summed": ("trainer", "runs", 0, "summed"),
+    "runs.0.phase_done": ("trainer", "runs", 0, "phase_done"),
+    "runs.0.rate_done": ("trainer", "runs", 0, "rate_done"),
+    "seconds": ("seconds",),
+    "journals.0.metrics_bytes": ("journals", 0, "metrics_bytes"),
+    "journals.0.last_seen": ("journals", 0, "last_seen"),
+    "runs.0.failed_step": ("trainer", "runs", 0, "failed_step"),
+}
+VALUES = ("x", -5, 7, 10**20, 1.5, [], True, math.nan, None)
+POSSIBLE = {
+    "seconds": (7, 10**20, 1.5),
+    "runs.0.switch_reason": ("x",),
+    "runs.0.failed_step": (None, 7),
+    "runs.0.rate_done": (7, 10**20, 1.5),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_forged_state_is_refused(place, stopped, tiny, tmp_path):
+    *above, last = PLACES[place]
+    for number, value in enumerate(VALUES):
+        if any(value == possible and type(value) is type(possible) for possible in POSSIBLE.get(place, ())):
+            continue
+        folder = Path(shutil.copytree(stopped, tmp_path / str(number)))
+
+        def change(state, value=value) -> None:
+            for key in above:
+                state = state[key]
+            state[last] = value
+
+        forge(folder, change)
+        with pytest.raises(CheckpointError, match=r"does not fit this run .*|is damaged"):
+            run(tiny, folder, device="cpu")
+        assert not (folder / "result.json").exists()
+
+
+def test_the_true_state_is_not_refused(stopped, tiny, tmp_path):
+    folder = Path(shutil.copytree(stopped, tmp_path / "run"))
+    forge(folder, lambda state: None)
+    assert run(tiny, folder, device="cpu").evaluation == run(tiny, device="cpu").evaluation
+
+
+@pytest.mark.parametrize("lost", ["all", "one", "its steps"])
+def test_a_checkpoint_without_the_optimizer_is_refused(lost, stopped, tiny, tmp_path):
+    folder = Path(shutil.copytree(stopped, tmp_path / "run"))
+    file = folder / "checkpoints" / "step-00000020" / "optimizer.safetensors"
+    tensors = load_file(file)
+    first = "embedding.weight/step" if "embedding.weight/step" in tensors else next(k for k in tensors if "/step" in k)
+    kept = {
+        "all": {},
+        "one": {k: v for k, v in tensors.items() if k != first},
+        "its steps": tensors | {first: torch.tensor(3.0)},
+    }
+    save_file(kept[lost], file)
+    header = json.loads(file.with_name("state.json").read_text())
+    header["digests"]["optimizer"] = digest(file.read_bytes())
+    file.with_name("state.json").write_text(json.dumps(header))
+    with pytest.raises(CheckpointError, match=r"does not fit this run \(ValueError: optimizer"):
+        run(tiny, folder, device="cpu")
+
+
+def spoil(monkeypatch, at: int, change) -> None:
+    """Change the trainer after a step."""
+    advance = Trainer.advance
+
+    def advance_and_change(self: Trainer) -> list[int]:
+        switched = advance(self)
+        if self.step == at:
+            change(self)
+        return switched
+
+    monkeypatch.setattr(Trainer, "advance", advance_and_change)
+
+
+def moment(key: str, value: float):
+    def change(trainer: Trainer) -> None:
+        next(iter(trainer.backend.optimizer.state.values()))[key].view(-1)[0] = value  # type: ignore[attr-defined]
+
+    return change
+
+
+def weight(value: float):
+    def change(trainer: Trainer) -> None:
+        with torch.no_grad():
+            next(trainer.backend.template.parameters()).view(-1)[0] = value
+
+    return change
+
+
+FAULTS = {
+    "an infinite second moment": moment("exp_avg_sq", math.inf),
+    "a NaN in the first moment": moment("exp_avg", math.nan),
+    "an infinite weight": weight(math.inf),
+    "a weight of 1e30": weight(1e30),
+}
+
+
+@pytest.mark.parametrize("at", [14, 24], ids=["before a checkpoint", "in the last step"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_numbers_that_are_not_finite_stop_the_run_and_no_checkpoint_has_them(fault, at, tiny, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        spoil(patch, at, FAULTS[fault])
+        with pytest.raises(NonFiniteLossError, match="were not finite"):
+            run(tiny, tmp_path, device="cpu")
+    assert run(tiny, tmp_path, device="cpu").evaluation == run(tiny, device="cpu").evaluation
+
+
+def test_a_run_of_a_stack_with_such_a_number_does_not_touch_the_others(tiny, tmp_path, monkeypatch):
+    configs = {f"seed-{seed}": replace(tiny, seed=seed) for seed in (1, 2)}
+    whole = run_stacked(configs, tmp_path / "whole", torch.device("cpu"))
+
+    def change(trainer: Trainer) -> None:
+        trainer.backend.second[0, 0] = math.inf  # type: ignore[attr-defined]
+
+    spoil(monkeypatch, 14, change)
+    outcome = run_stacked(configs, tmp_path / "spoilt", torch.device("cpu"))
+    assert list(outcome.failed) == ["seed-1"]
+    assert outcome.trained["seed-2"].evaluation == whole.trained["seed-2"].evaluation

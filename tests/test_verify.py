@@ -1,0 +1,119 @@
+"""`latebloom verify`: it names every damaged file, and repairs what a checkpoint holds."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from synthetic import study
+
+from latebloom import run
+from latebloom.cli import main
+from latebloom.results.collect import StudyRun, collect
+from latebloom.results.file import read_results, write_results
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, tiny_run) -> Path:
+    folder = tmp_path_factory.mktemp("verified") / "run"
+    run(tiny_run, folder, device="cpu")
+    return folder
+
+
+@pytest.fixture
+def folder(finished, tmp_path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def verify(capsys, *words: object) -> tuple[int, str]:
+    try:
+        main(["verify", *map(str, words)])
+        status = 0
+    except SystemExit as stop:
+        status = int(str(stop.code))
+    return status, capsys.readouterr().out
+
+
+def test_a_sound_run_is_sound(folder, capsys):
+    assert verify(capsys, folder) == (0, "1 checked, 1 sound, 0 damaged.\n")
+
+
+FILES = ("config.json", "environment.json", "metrics.jsonl", "model/config.json", "model/model.safetensors")
+FILES += ("evaluation.json", "result.json", "manifest.json")
+
+
+@pytest.mark.parametrize("file", [*FILES, "checkpoints/step-00000024/model.safetensors"])
+def test_one_changed_bit_is_found_and_named(file, folder, capsys):
+    content = bytearray((folder / file).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / file).write_bytes(content)
+    status, told = verify(capsys, folder)
+    assert status == 1
+    assert Path(file).name in told or file == "manifest.json"  # there, the file of the changed digest is named
+    assert told.endswith("1 checked, 0 sound, 1 damaged.\n")
+
+
+@pytest.mark.parametrize("file", ["model/model.safetensors", "evaluation.json", "result.json", "manifest.json"])
+def test_what_the_checkpoint_holds_is_repaired(file, folder, finished, capsys):
+    (folder / file).write_bytes(b"x")
+    with pytest.warns(UserWarning, match="was damaged and is restored"):
+        status, told = verify(capsys, folder, "--repair")
+    assert status == 0, told
+    assert "was repaired from step-00000024" in told
+    for name in ("model/model.safetensors", "evaluation.json"):
+        assert (folder / name).read_bytes() == (finished / name).read_bytes()
+
+
+def test_a_damaged_checkpoint_is_removed_where_another_is_whole(folder, capsys):
+    (folder / "checkpoints" / "step-00000024" / "state.json").write_text("{}")
+    assert verify(capsys, folder)[0] == 1
+    assert verify(capsys, folder, "--repair")[0] == 0
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-00000020"]
+
+
+def test_what_nothing_holds_stays_damaged(folder, capsys):
+    (folder / "metrics.jsonl").write_text("{}")
+    status, told = verify(capsys, folder, "--repair")
+    assert status == 1
+    assert "metrics.jsonl is missing or was changed" in told
+
+
+def test_a_results_file_names_the_runs_that_it_was_made_from(folder, tiny_run, tmp_path, capsys):
+    record = collect(StudyRun("s", "t", "dat", tiny_run, folder))
+    write_results(tmp_path / "results.parquet", [record])
+    assert read_results([tmp_path / "results.parquet"])[0].manifest == record.manifest
+    assert verify(capsys, tmp_path) == (0, "2 checked, 2 sound, 0 damaged.\n")
+    write_results(tmp_path / "results.parquet", [replace(record, manifest="0" * 63 + "1")])
+    status, told = verify(capsys, tmp_path)
+    assert status == 1
+    assert "was made from other runs than are in the folder" in told
+
+
+def test_no_flipped_bit_of_a_results_file_is_read(tmp_path):
+    """Of a digest over the whole file, each byte counts; before, 16 of 100 flips changed a number without a word."""
+    from latebloom.errors import ResultsError
+
+    file = tmp_path / "a.parquet"
+    write_results(file, study(seeds=2))
+    content = file.read_bytes()
+    assert read_results([file])
+    for place in range(0, len(content), max(1, len(content) // 300)):
+        changed = bytearray(content)
+        changed[place] ^= 1 << place % 8
+        file.write_bytes(changed)
+        with pytest.raises(ResultsError):
+            read_results([file])
+
+
+def test_an_older_run_and_an_older_file_are_read_with_a_note(folder, capsys):
+    (folder / "manifest.json").unlink()
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps({k: v for k, v in result.items() if k != "manifest"}))
+    status, told = verify(capsys, folder)
+    assert status == 0
+    assert "written by a version without digests" in told
+    older = Path(__file__).parent.parent / "results" / "paper.parquet"
+    status, told = verify(capsys, older)
+    assert status == 0
+    assert "written by a version without digests" in told

@@ -1,0 +1,20 @@
+"""The campaign in short: a few random cases of each kind."""
+
+import pytest
+from campaign import campaign, table
+from cases import CASES, prepare
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory, tiny_run):
+    prepared = prepare(tiny_run, tmp_path_factory.mktemp("torture"), with_browser=True)
+    yield prepared
+    if prepared.browser is not None:
+        prepared.browser.__exit__()
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_no_promise_is_broken(name, shared):
+    found = campaign(3.0, seed=1, shared=shared, only=[name])
+    assert found[name]["failures"] == [], table(found)
