@@ -285,3 +285,8 @@ def test_files_that_cannot_be_read(tmp_path):
 def test_an_unknown_recipe_names_the_nearest():
     with pytest.raises(ConfigError, match=r"recipe: 'demo-dta' is not known; did you mean 'demo-dat'\?"):
         recipe("demo-dta")
+
+
+def test_a_component_that_another_change_made_a_number_is_one_error():
+    with pytest.raises(ConfigError, match=r"model.recurrence: recurrence is 3, which has no fields"):
+        with_overrides(RunConfig(), ["model.recurrence=3", "model.recurrence=lstm"])

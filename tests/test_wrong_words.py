@@ -155,7 +155,10 @@ def test_a_damaged_unfinished_run_is_one_sentence(folder, capsys):
 
 def test_too_large_a_model_is_one_sentence(folder, capsys):
     words = ("train", "--recipe", "demo-joint", "model.width=1000000", "--out", "large")
-    assert "there is not enough memory for this; use smaller settings, such as model.width" in complaint(capsys, *words)
+    assert "training: this run needs at least" in complaint(capsys, *words)
+    assert not (folder / "large").exists()
+    told = complaint(capsys, *words, "--yes")
+    assert "there is not enough memory for this; use smaller settings, such as model.width" in told
 
 
 def test_an_error_that_nobody_foresaw_is_one_sentence_with_its_traceback_in_a_file(monkeypatch, capsys):

@@ -309,6 +309,8 @@ def _put(data: dict[str, Any], name: str, text: str) -> None:
     value = NONE[name] if name in NONE and text.lower() == "none" else _value(text)
     if isinstance(value, str) and _names_component(name) and last != "name":
         data = data.setdefault(last, {})  # positions=rotary is positions.name=rotary
+        if not isinstance(data, dict):  # another change has made it a number
+            raise ConfigError(f"{name}: {last} is {data!r}, which has no fields")
         last = "name"
     if last == "name" and data.get("name") != value:
         data.clear()  # another component: the fields of the old one do not apply
