@@ -195,3 +195,15 @@ def test_no_command_runs_unpickles_or_writes_elsewhere_what_hostile_files_ask_fo
     assert not list(root.rglob("exploded"))
     assert "Traceback" not in ran.stderr
     assert "this is a mistake in latebloom" not in ran.stderr
+
+
+def test_a_model_of_any_size_is_inspected_or_refused_before_it_is_built(folder, capsys):
+    bert = {"model_type": "bert", "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 8, "vocab_size": 20}
+    Path("deep.json").write_text(json.dumps(bert | {"num_hidden_layers": 10**7}))
+    assert "num_hidden_layers: 10000000 is not possible; it must be 1000 or less" in refused(
+        capsys, "inspect", "deep.json"
+    )
+    config = json.loads((folder / "config.json").read_text())
+    config["model"]["width"] = 40_000
+    Path("wide.json").write_text(json.dumps(config))
+    assert "which takes 238 GiB; give --yes to build it" in refused(capsys, "inspect", "wide.json")
