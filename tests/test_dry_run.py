@@ -64,6 +64,7 @@ def test_the_example_shows_each_answer_below_its_token(config_file, capsys):
 
 
 def test_the_state_of_the_folder_is_told(tiny, config_file, capsys):
+    Path("half/checkpoints").mkdir(parents=True)
     save_checkpoint(Path("half/checkpoints"), {}, {"step": 7}, tiny.hash)
     Path("half/config.json").write_text(json.dumps(tiny.to_json()))
     dry_run("train", "--out", "half")
@@ -79,6 +80,7 @@ def test_the_state_of_the_folder_is_told(tiny, config_file, capsys):
 
 def test_runs_that_were_interrupted_in_a_stack_are_told(tiny, config_file, capsys):
     """They have no checkpoints of their own, and one of them cannot continue alone."""
+    Path("runs/stack-0/checkpoints").mkdir(parents=True)
     save_checkpoint(Path("runs/stack-0/checkpoints"), {}, {"step": 7}, "0")
     Path("runs/stack-0/members.json").write_text(json.dumps({"seed-0": tiny.hash}))
     Path("runs/seed-0").mkdir()
@@ -176,6 +178,7 @@ def test_the_estimate_adds_up_steps_and_tests(tiny, tmp_path, monkeypatch):
     assert Estimator(CPU).seconds(runs, tmp_path, paused) == pytest.approx(132 + 2 * 60, abs=0.1)
     slower = replace(tiny, training=replace(tiny.training, recurrence_factor=0.3))  # differs after the switch
     assert Estimator(CPU).seconds({"a": tiny, "b": slower}, tmp_path) == pytest.approx(132 + 120, abs=0.1)
+    (tmp_path / "a" / "checkpoints").mkdir(parents=True)
     save_checkpoint(tmp_path / "a" / "checkpoints", {}, {"step": 14}, tiny.hash)
     assert Estimator(CPU).seconds({"a": tiny}, tmp_path) == pytest.approx(10 * 10, abs=0.1)
 

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ import torch
 PACKAGE = Path(__file__).parent / "plugin"
 SOURCE = PACKAGE / "src" / "latebloom_example"
 DOCS = Path(__file__).parents[1] / "docs"
-STUDY = ("study", "recurrences", "--out", "out", "--workers", "2")
+STUDY = ("study", "elman_or_lstm", "--out", "out", "--workers", "2")
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +67,14 @@ def studied(installed, tmp_path_factory) -> Path:
 
 def test_its_components_are_listed(installed, tmp_path):
     said = command(installed, tmp_path, "list")
-    for name in ("elman", "biased_sigmoid", "parity", "recurrences"):
+    for name in ("elman", "biased_sigmoid", "parity", "elman_or_lstm"):
         assert re.search(rf" {name} .*?\(from latebloom_example\.", said), name
     assert "bias=-3.0" in said
 
 
 def test_its_components_pass_the_checks(installed, tmp_path):
     said = command(installed, tmp_path, "check", "latebloom_example")
-    for title in ("recurrence elman", "scores biased_sigmoid", "task parity", "study recurrences"):
+    for title in ("recurrence elman", "scores biased_sigmoid", "task parity", "study elman_or_lstm"):
         assert title in said
     assert "fails: 0" in said
 
@@ -120,8 +122,12 @@ PAGES = {"your-recurrence": "elman", "your-scores": "biased_sigmoid", "your-task
 
 
 def shown(page: str) -> str:
-    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.DOTALL)
-    return code
+    """Return the first code of a page."""
+    return codes(page)[0]
+
+
+def codes(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.DOTALL)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -139,6 +145,17 @@ def test_the_commands_of_a_page_work_as_printed(page, tmp_path):
         few = [*small, "delay.until.step=2"] if "demo-dat" in line else small
         command(dict(os.environ), tmp_path, *line.split(), *few, "--out", f"run-{i}", "--device", "cpu")
     assert others
+
+
+def test_the_rounds_and_hypotheses_of_its_page_make_a_plan():
+    whole, rounds, hypotheses = codes("your-study")
+    names: dict[str, Any] = {"__name__": "parity_delay_of_the_page"}
+    exec(whole, names)
+    delayed = names["parity_delay"]("tiny").arms
+    names["arms"] = [replace(arm, choices=(arm.config, replace(arm.config, seed=1))) for arm in delayed]
+    exec(f"{rounds}\n{hypotheses}", names)
+    assert len(names["Plan"](delayed, seeds=range(10), hypotheses=[names["helps"]]).hypotheses) == 1
+    assert [one.share for one in names["rounds"]] == [0.15, 0.4, 1.0, 1.0]
 
 
 def test_the_study_of_its_page_works_as_printed(tmp_path):

@@ -101,7 +101,7 @@ def catch_write_errors(place: Path | str) -> Iterator[None]:
                 "run the same command to continue"
             ) from error
         file = Path(file) if isinstance(file, str | Path) else None
-        is_inside = file is not None and Path(place).absolute() in file.absolute().parents
+        is_inside = file is not None and Path(place).absolute() in (file.absolute(), *file.absolute().parents)
         if not isinstance(error, OSError) or not (is_inside or (file is None and number in _DISK_FAILS)):
             raise
         raise DiskError(

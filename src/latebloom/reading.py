@@ -85,15 +85,22 @@ def _inside(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value
 
 
+TRACKERS_FOLDERS = ("tensorboard", "wandb", "trackio")
+"""What trackers write into the folder of a run; W&B makes links there."""
+
+
 def find_link(folder: Path, levels: int) -> str | None:
-    """Return the path of the first link or special file in a folder and so many levels below it, with what it is."""
+    """Return the path of the first link or special file in a folder and so many levels below it, with what it is.
+
+    The insides of the folders of trackers are not looked at.
+    """
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:  # there is no such folder yet
         return None
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
-            if levels > 0 and (found := find_link(Path(entry.path), levels - 1)):
+            if levels > 0 and entry.name not in TRACKERS_FOLDERS and (found := find_link(Path(entry.path), levels - 1)):
                 return found
         elif not entry.is_file(follow_symlinks=False):
             return f"{entry.path} is {_kind(Path(entry.path)) or 'not a plain file'}"

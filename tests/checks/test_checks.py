@@ -17,6 +17,7 @@ from latebloom.layers.attention.softmax import SoftmaxLayer
 from latebloom.layers.lstm import LSTM, LSTMLayer
 from latebloom.layers.recurrence import Recurrence
 from latebloom.layers.stacking import is_stacked
+from latebloom.probes.sharpness import Sharpness
 from latebloom.recipes import Recipe
 from latebloom.studies.find import known_studies
 from latebloom.studies.plan import Study
@@ -174,6 +175,7 @@ BROKEN = {
     ),
     "builds_at_every_scale": lambda: variant(Study, build=lambda self, scale: 1 / 0),
     "builds_a_configuration": lambda: variant(Recipe, build=lambda self: None),
+    "draws_its_columns": lambda: variant(Sharpness, columns=Sharpness.columns[1:]),
     "takes_metrics": lambda: variant(Tracker, build=lambda self, folder, config, step: None),
 }
 

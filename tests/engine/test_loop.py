@@ -154,7 +154,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_step_phase_and_checkpo
 
 def test_weights_that_overflow_in_the_last_update_are_not_passed_off_as_a_result(tiny, tmp_path):
     """The loss of the last step is still a number; what the step made of the weights is not."""
-    huge = Phase(learning_rate=3e38, warmup=0, schedule="constant", batch_size=8)
+    huge = Phase(learning_rate=1e30, warmup=0, schedule="constant", batch_size=8)
     training = replace(tiny.training, steps=13, clip=1e30, full=huge, weight_decay=10.0)
     with pytest.raises(NonFiniteLossError, match="at step 13"):
         run(replace(tiny, training=training), tmp_path)

@@ -107,7 +107,10 @@ def test_a_run_that_fails_is_reported_with_its_log_and_the_others_finish(cluster
     seen = []
     failures = train_on_ray(configs, tmp_path, observe=lambda name, progress: seen.append((name, progress.phase)))
     assert set(failures) == {"unwritable", "broken", "hot"}
-    assert "metrics.jsonl could not be written (Is a directory); what was saved" in failures["unwritable"]
+    assert (
+        "metrics.jsonl could not be written (it is a folder, not a plain file); what was saved"
+        in failures["unwritable"]
+    )
     assert failures["broken"] == f"AttributeError, see {tmp_path / 'broken' / 'error.log'}"
     assert "has no attribute 'append'" in (tmp_path / "broken" / "error.log").read_text()
     assert "not finite" in failures["hot"]
@@ -216,7 +219,7 @@ def test_runs_of_one_shape_are_trained_at_once_and_go_on_so(cluster, tiny, tmp_p
     """A stack in a task, as on a GPU; its checkpoints are in a folder of their own, which travels too."""
     configs = {f"arm/{seed}": longer(replace(tiny, seed=seed), 200) for seed in range(2)}
     monkeypatch.setattr(Path, "touch", lambda path: None)  # no shared folder
-    monkeypatch.setattr(on_ray, "_plan", lambda configs, folder, device: ("cpu", [configs]))
+    monkeypatch.setattr(on_ray, "_plan", lambda configs, *rest: ("cpu", [configs]))
 
     def interrupt(name, seen):
         os.kill(os.getpid(), signal.SIGTERM)

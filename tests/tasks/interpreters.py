@@ -76,8 +76,7 @@ def conditional_mqar(task, words: Words) -> Queries:
                 if words[i][1] == "W" and words[i + 1][1] == key and parity_of(words[:i]) == 1
             ]
             found["recall"].append((asked_at, counted[-1]))
-    assert words[0] == (0, "1"), "the first bit is always 1, so the parity after it is not asked"
-    return found | {"parity": found["parity"][1:]}
+    return found
 
 
 def mqar(task, words: Words) -> Queries:

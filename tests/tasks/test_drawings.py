@@ -70,7 +70,7 @@ def test_the_drawing_of_a_task_is_right(name):
 
 def test_keys_of_two_tokens_allow_256_times_the_training_length():
     keyed = [kind for kind in Task.members.values() if issubclass(kind, KeyedTask)]
-    assert len(keyed) == 9
+    assert len(keyed) == 10
     for kind in keyed:
         settings: dict[str, Any] = {"key_tokens": 2}
         assert (kind(**settings).longest or 0) >= 256 * 25, kind

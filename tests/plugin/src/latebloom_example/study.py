@@ -9,8 +9,8 @@ from latebloom_example.parity import Parity
 STEPS = {"tiny": 30, "paper": 400, "large": 4_000}
 
 
-@study("recurrences")
-def recurrences(scale: Scale) -> Plan:
+@study("elman_or_lstm")
+def elman_or_lstm(scale: Scale) -> Plan:
     """Does an Elman network with sigmoid attention track parity as far as an LSTM?"""
     phase = Phase(learning_rate=5e-3, warmup=10, batch_size=16)
     base = RunConfig(
