@@ -1,8 +1,9 @@
-"""Which kernels compute the recurrences of Transformers' models: flash-linear-attention's, or pure torch.
+"""Which kernels compute the recurrences of Transformers' models: those of other packages, or pure torch.
 
-Transformers takes the kernels of packages that can be imported. Those of flash-linear-attention (fla) do not run on a
-CPU, and its backward pass of the gated delta rule is wrong on Hopper GPUs with Triton 3.4 to 3.7.0, where fla 0.6.0
-refuses it. In both cases the package is hidden from Transformers, which then uses its own torch code.
+Transformers takes the kernels of packages that can be imported: flash-linear-attention (fla) for the gated delta rule,
+mamba-ssm and causal-conv1d for the Mamba families. None of them runs on a CPU. The backward pass of fla's gated delta
+rule is wrong on Hopper GPUs with Triton 3.4 to 3.7.0, where fla 0.6.0 refuses it. In both cases fla is hidden from
+Transformers, which then uses its own torch code.
 """
 
 import sys

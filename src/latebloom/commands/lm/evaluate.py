@@ -37,7 +37,7 @@ def run(options: Namespace) -> None:
     device = choose_device(options.device)
     model, folder, trained = load_trained(options.model)
     data = options.data or (Path(trained["corpus"]) if trained else None)
-    context = options.context or trained.get("context")
+    context = trained.get("context") if options.context is None else options.context
     if data is None or context is None:
         missing = " and ".join(name for name, one in (("--data", data), ("--context", context)) if one is None)
         raise ConfigError(f"evaluate: {options.model} was not trained here; give {missing}")
