@@ -73,11 +73,12 @@ def recommend(arms: Arms, unigram: float) -> Recommendation:
     """Return the recommendation; `unigram` is the loss of a model that knows only how frequent each token is."""
     first = next(iter(arms["joint"].values()))
     base, contexts = first["training_context"], first["contexts"]
-    far_contexts = [one for one in contexts if one >= FAR * base] or contexts[-1:]
+    is_far = contexts[-1] >= FAR * base
+    far_contexts = [one for one in contexts if one >= FAR * base] if is_far else contexts[-1:]
     near = estimate(paired_losses(arms, [base]))
     far = estimate(paired_losses(arms, far_contexts))
     joint = float(np.mean([one["loss"][str(base)]["mean"] for one in arms["joint"].values()]))
-    verdict = _verdict(near, far, joint, unigram)
+    verdict = _verdict(near, far, is_far, joint, unigram)
     span = f"{far_contexts[0] / base:g}x" + (" and beyond" if len(far_contexts) > 1 else "")
     measured = f"at {span} the loss changes by {_nats(far)}, and at 1x by {_nats(near)}"
     sentence, advice = {
@@ -94,12 +95,12 @@ def recommend(arms: Arms, unigram: float) -> Recommendation:
             "Stay with joint training, or repeat the trial with a shorter delay.",
         ),
         "no difference": (
-            f"Delaying attention makes no difference on this data: {measured}.",
-            "Stay with joint training: there is nothing to gain that this trial could see.",
+            f"Delaying attention makes no difference at long contexts on this data: {measured}.",
+            "Stay with joint training: there is nothing to gain there that this trial could see.",
         ),
         "too little data": (
             f"There is too little data to tell: {measured}.",
-            _more_seeds(far),
+            _more_seeds(far) if is_far else f"No context of {FAR}x was tested: give more text or a shorter --context.",
         ),
         "too little training": (
             f"There was too little training to tell: the loss of joint training at 1x is {joint:.2f} nats, and the "
@@ -110,16 +111,18 @@ def recommend(arms: Arms, unigram: float) -> Recommendation:
     return Recommendation(verdict, sentence, advice, near, far)
 
 
-def _verdict(near: Estimate, far: Estimate, joint: float, unigram: float) -> Verdict:
+def _verdict(near: Estimate, far: Estimate, is_far: bool, joint: float, unigram: float) -> Verdict:
     if joint > unigram - LEARNED:
         return "too little training"
-    if far.low is None or far.high is None:
+    if not is_far or far.low is None or far.high is None or near.low is None:
         return "too little data"
     if far.high < 0:
         return "helps" if near.mean < WORSE else "trade"
     if far.low > 0:
         return "hurts"
-    return "no difference" if far.low > -WORSE and far.high < WORSE else "too little data"
+    if not (far.low > -WORSE and far.high < WORSE):
+        return "too little data"
+    return "hurts" if near.low > 0 and near.mean >= WORSE else "no difference"
 
 
 def _more_seeds(far: Estimate) -> str:
