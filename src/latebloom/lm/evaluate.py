@@ -128,9 +128,10 @@ def evaluate(model: Any, corpus: Corpus, settings: Evaluating, work: Work | None
             for context in contexts:
                 try:
                     counts.append(prober.count(last, kind, context, settings.probes))
+                    note = f"{kind} at {context} tokens: {counts[-1].accuracy:.0%}"
                 except TooShort:
-                    continue
-                work.advance(1, note=f"{kind} at {context} tokens: {counts[-1].accuracy:.0%}")
+                    note = f"{kind} does not fit into {context} tokens"
+                work.advance(1, note=note)
     by_document = {context: found.mean(axis=1) for context, found in losses.items()}
     return {
         "training_context": settings.context,

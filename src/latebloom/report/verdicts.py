@@ -13,7 +13,7 @@ from typing import Literal
 from latebloom.evaluation.result import HOLDS_AT
 from latebloom.probes.ablation import ATTENTION_OFF, INTACT
 from latebloom.probes.interference import conflicts, mean_cosine
-from latebloom.probes.sharpness import best_head_weights, majority_lost
+from latebloom.probes.sharpness import MAJORITY, best_head_weights, majority_lost
 from latebloom.report.statistics import Estimate, mean_interval, paired
 from latebloom.results.probes import Probed
 
@@ -203,7 +203,7 @@ def _dilution(tables: Tables) -> Verdict:
         if best is None:
             return None
         weights = best_head_weights(run.table, *best[:2])
-        if weights[0][1] < 0.5 or len(weights) < 2:
+        if weights[0][1] < MAJORITY or len(weights) < 2:
             return None
         length = "never" if best[2] is None else str(best[2])
         lost.setdefault(run.training, []).append(length)
