@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 
-from latebloom.errors import ConfigError, LatebloomError, first_line
+from latebloom.errors import ConfigError, LatebloomError
 from latebloom.fields import Count, at_least, check_fields
+from latebloom.integrations.load_model import RANDOM, load_model
 from latebloom.lm.corpus import Corpus, hash_file
 from latebloom.lm.extra import quiet_transformers
 from latebloom.lm.kernels import choose_kernels
@@ -60,8 +60,20 @@ class Evaluating:
         return min(self.scored or 128, self.context // 2)
 
 
-def load_trained(path: Path) -> tuple[Any, Path, dict[str, Any]]:
-    """Return the causal language model at a path, its folder, and the settings of its run if it was trained here."""
+@dataclass(frozen=True)
+class Trained:
+    """A causal language model that was loaded."""
+
+    model: Any
+    folder: Path
+    weights: str
+    """Where its weights come from, and which of them are missing there."""
+    settings: dict[str, Any]
+    """The settings of its run; empty if it was not trained here."""
+
+
+def load_trained(path: Path) -> Trained:
+    """Return the causal language model of a run or of any folder that Transformers has saved."""
     quiet_transformers()
     settings: dict[str, Any] = {}
     folder = path
@@ -78,14 +90,17 @@ def load_trained(path: Path) -> tuple[Any, Path, dict[str, Any]]:
     except (OSError, ValueError, KeyError, TypeError):
         raise ConfigError(f"model: {file} is not the configuration of a Transformers model") from None
     choose_kernels(kind)
-    from transformers import AutoModelForCausalLM
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
     try:
-        local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **local)
-    except Exception as error:  # a wrong folder may raise anything
-        raise ConfigError(f"model: Transformers cannot load {folder} ({first_line(error)})") from None
-    return model, folder, settings
+        model, weights = load_model(folder, allow_large=True)
+    except ConfigError as error:
+        raise ConfigError(f"model: {str(error).removeprefix('inspect: ')}") from None
+    if weights == RANDOM:
+        raise ConfigError(f"model: there are no weights in {folder}; they are read from safetensors files")
+    if type(model.config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ConfigError(f"model: {folder} holds a {type(model).__name__}, which is no causal language model")
+    return Trained(model, folder, weights, settings)
 
 
 def check_tokenizer(folder: Path, corpus: Corpus) -> None:

@@ -244,7 +244,7 @@ def run_one(arm: str, seed: int, out: Path, plan: dict[str, Any]) -> None:
         return
     training = Training(**plan["training"])
     train(replace(training, seed=seed, until=plan["until"] if arm == "delayed" else None), folder)
-    model, _, _ = load_trained(folder)
+    model = load_trained(folder).model
     settings = Evaluating(
         context=training.context,
         multiples=tuple(plan["multiples"]),
