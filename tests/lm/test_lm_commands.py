@@ -21,6 +21,7 @@ from latebloom.lm.corpus import Corpus
 from latebloom.lm.evaluate import Evaluating, check_tokenizer, evaluate, load_trained
 from latebloom.lm.prepare import Preparing, prepare
 from latebloom.lm.train import train
+from latebloom.lm.trial_page import cost_table
 from latebloom.lm.windows import scored_windows, window_batch
 
 FIELDS = [f"{name}={json.dumps(value)}" for name, value in small_model().items() if name != "model_type"]
@@ -193,6 +194,15 @@ def test_a_trial_trains_both_arms_and_writes_a_page(corpus, tmp_path, capsys, mo
     monkeypatch.setattr(trial, "step_seconds", lambda *_: 100.0)
     sentence = complaint(capsys, *words, "--out", str(tmp_path / "slow"))
     assert sentence.startswith("minutes: 0.6 minutes are 0 steps for each of 4 runs of this model with")
+
+
+def test_the_cost_of_a_trial_leaves_out_the_times_of_interrupted_runs():
+    run = {"steps": 10, "tokens": 600, "switch_step": None, "seconds": 4.0, "cpu_seconds": 3.0, "resumed_at": 0}
+    resumed = run | {"seconds": 0.0, "cpu_seconds": 0.0, "resumed_at": 10}
+    runs = [run | {"arm": "joint"}, resumed | {"arm": "joint"}, resumed | {"arm": "delayed", "switch_step": 5}]
+    joint, delayed = ([cell.text for cell in row] for row in cost_table({"runs": runs}).rows)
+    assert joint == ["joint training", "10", "600", "–", "4 s", "3 s", "200"]
+    assert delayed == ["delayed attention", "10", "600", "5", "–", "–", "–"]
 
 
 @pytest.mark.slow
