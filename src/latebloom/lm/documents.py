@@ -122,8 +122,8 @@ def scan_files(files: Iterable[tuple[Path, str]], largest: int, tell: Callable[[
                 one.append(len(sketches))
             sketches.append(sketch)
         seen.add(whole)
-        about = {"package": name.partition("/")[0], "name": name}
-        scan.documents.append(Document(str(path), size=len(content), digest=sha256(content).hexdigest(), **about))
+        package, digest = name.partition("/")[0], sha256(content).hexdigest()
+        scan.documents.append(Document(str(path), package, len(content), digest, name=name))
     return scan
 
 

@@ -139,15 +139,18 @@ def _gradients(tables: Tables, state_answer: str | None) -> Verdict:
     if not runs:
         reason = "No run has recorded its gradients; train with training.probe_every=100."
         return Verdict(mechanism, "undecided", (reason,))
-    failed = {
+    if not tables.get("ablation"):
+        reason = "The probe ablation was not run, so it is not known which runs have learned to track state."
+        return Verdict(mechanism, "undecided", (reason,))
+    learned = {
         run.config_hash
-        for run in tables.get("ablation", ())
-        if (accuracy := _accuracy(run, INTACT, state_answer)) is not None and accuracy < HOLDS_AT
+        for run in tables["ablation"]
+        if (accuracy := _accuracy(run, INTACT, state_answer)) is not None and accuracy >= HOLDS_AT
     }
 
     def excess(run: Probed) -> float | None:
         with_attention, without = (mean_cosine(run.table, f"alone_{name}") for name in ("with", "without"))
-        if with_attention is None or without is None or run.config_hash in failed:
+        if with_attention is None or without is None or run.config_hash not in learned:
             return None
         return without - with_attention
 
@@ -155,7 +158,7 @@ def _gradients(tables: Tables, state_answer: str | None) -> Verdict:
     sentences = _left_out(runs, groups, f"they have not learned the {state_answer}, or attention took no part")
     for name in groups:
         shares = {
-            column: _said(mean_interval([share for run in runs if run.training == name and run.config_hash not in failed
+            column: _said(mean_interval([share for run in runs if run.training == name and run.config_hash in learned
                                          and (share := conflicts(run.table, column)) is not None]))
             for column in ("alone_with", "alone_without", "cosine")
         }  # fmt: skip
