@@ -151,6 +151,20 @@ def test_a_mistake_is_one_sentence(words, sentence, capsys, tmp_path, monkeypatc
     assert sentence in complaint(capsys, *words)
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--steps", "0"], "steps: 0 is not possible; it must be"),
+        (["--tokens", "-5"], "tokens: -5"),
+        (["--steps", "2", "--tokens", "9"], "--steps and --tokens exclude each other; give one"),
+    ],
+)
+def test_a_wrong_amount_of_training_is_refused(words, sentence, corpus, capsys, tmp_path):
+    given = ["--data", str(corpus.folder), "--out", str(tmp_path / "run"), *words]
+    assert complaint(capsys, "lm", "train", *given).startswith(sentence)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "bench"])
 def test_every_command_of_the_group_has_help(command, capsys):
     with pytest.raises(SystemExit) as ended:

@@ -12,7 +12,7 @@ from latebloom.errors import ConfigError, LatebloomError
 from latebloom.fields import Count, at_least, check_fields
 from latebloom.integrations.load_model import RANDOM, load_model
 from latebloom.lm.corpus import Corpus, hash_file
-from latebloom.lm.extra import quiet_transformers
+from latebloom.lm.extra import need_transformers
 from latebloom.lm.kernels import choose_kernels
 from latebloom.lm.kinds import KINDS, TokenKinds
 from latebloom.lm.losses import LastTokens, last_losses
@@ -74,7 +74,7 @@ class Trained:
 
 def load_trained(path: Path) -> Trained:
     """Return the causal language model of a run or of any folder that Transformers has saved."""
-    quiet_transformers()
+    need_transformers()
     settings: dict[str, Any] = {}
     folder = path
     if (path / "settings.json").exists() and not (path / "config.json").exists():

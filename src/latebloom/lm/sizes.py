@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from latebloom.errors import ConfigError, first_line, unknown
-from latebloom.lm.extra import quiet_transformers
+from latebloom.lm.extra import need_transformers
 from latebloom.lm.kernels import choose_kernels
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def read_model_config(model: str, overrides: Sequence[str], vocabulary: int, end
 
     Overrides are FIELD=VALUE, with JSON for values. If the vocabulary is not given, it is that of the corpus.
     """
-    quiet_transformers()
+    need_transformers()
     from transformers import CONFIG_MAPPING
 
     path = Path(model)
@@ -120,7 +120,7 @@ def _parse(text: str, what: str) -> dict[str, Any]:
 
 def build_model(config: Mapping[str, Any], seed: int, vocabulary: int, context: int) -> tuple["PreTrainedModel", dict]:
     """Return a model with random weights, and which kernels it uses; raise if tokenizer or context do not fit."""
-    quiet_transformers()
+    need_transformers()
     kernels = choose_kernels(config["model_type"])
     from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -25,7 +25,7 @@ from latebloom.engine.files import write_file, write_json
 from latebloom.errors import ConfigError, NonFiniteLossError, catch_write_errors
 from latebloom.fields import Count, Positive, at_least, check_fields
 from latebloom.lm.corpus import Corpus
-from latebloom.lm.extra import begin_folder, quiet_transformers
+from latebloom.lm.extra import begin_folder, need_transformers
 from latebloom.lm.losses import LastTokens, last_losses
 from latebloom.lm.sizes import build_model
 from latebloom.lm.until import held_out_multiple, read_trigger
@@ -104,7 +104,7 @@ class HeldOutLoss:
 
 def train(settings: Training, folder: Path, *, track: str | None = None, work: Work | None = None) -> dict[str, Any]:
     """Train a run in a folder, or continue it from its last checkpoint; return the outcome. A finished run is read."""
-    quiet_transformers()
+    need_transformers()
     from transformers import TrainerState
 
     if (folder / RESULT).exists():
