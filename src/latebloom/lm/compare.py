@@ -1,7 +1,7 @@
 """Compare delayed with joint training over seeds and documents, and say what follows.
 
-The criterion stands before the data: a delay helps if the loss on the same tokens at 4 times the training context and
-beyond is lower, with an interval clear of zero, while the loss at 1x is worse by less than 0.02 nats.
+The criterion was fixed before any data were seen: a delay helps if the loss on the same tokens at 4 times the training
+context and beyond is lower, with an interval clear of zero, while the loss at 1x is worse by less than 0.02 nats.
 """
 
 from collections.abc import Mapping, Sequence

@@ -53,7 +53,7 @@ SIZES = {
     "small": Size("17M parameters, for one GPU", 384, 1024, 8, 6, 512, 64, 2e-3),
     "base": Size("125M parameters, for several GPUs", 768, 2304, 12, 12, 1024, 64, 1e-3),
 }
-NOT_SAID = {"context": 512, "batch": 32, "learning_rate": 1e-3}
+DEFAULTS = {"context": 512, "batch": 32, "learning_rate": 1e-3}
 """Settings of training for a configuration that is not a named size."""
 
 
@@ -64,7 +64,7 @@ LONGEST_REASON = 300
 def defaults_of(model: str) -> dict[str, Any]:
     """Return context, batch size and learning rate for a model."""
     size = SIZES.get(model)
-    return dict(NOT_SAID) if size is None else {name: getattr(size, name) for name in NOT_SAID}
+    return dict(DEFAULTS) if size is None else {name: getattr(size, name) for name in DEFAULTS}
 
 
 def read_model_config(model: str, overrides: Sequence[str], vocabulary: int, end_token: int) -> dict[str, Any]:
