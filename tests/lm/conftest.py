@@ -1,5 +1,6 @@
-"""A small corpus, made once."""
+"""A small corpus, made once. The tiny Transformers hybrids stand beside the tests of the integrations."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ from small_lm import SMALL, write_texts
 
 from latebloom.lm.corpus import Corpus
 from latebloom.lm.prepare import prepare
+
+sys.path.append(str(Path(__file__).parents[1] / "integrations"))
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,9 @@ def arms(near: float, far: float, noise: float, seeds: int = 3, joint: float = 3
         ),
         (arms(0.1, -0.3, 0.005), "trade", "is a trade on this data"),
         (arms(0.0, 0.3, 0.005), "hurts", "does harm on this data"),
-        (arms(0.0, 0.0, 0.002), "no difference", "makes no difference on this data"),
+        (arms(0.0, 0.0, 0.002), "no difference", "makes no difference at long contexts on this data"),
+        (arms(0.1, 0.0, 0.002), "hurts", "does harm on this data"),
+        (arms(0.0, 0.0, 0.0), "no difference", "makes no difference at long contexts on this data"),
         (arms(0.0, -0.1, 0.3), "too little data", "There is too little data to tell"),
         (arms(0.0, -0.3, 0.0, seeds=1), "too little data", "There is too little data to tell"),
         (arms(0.0, -0.3, 0.005, joint=5.8), "too little training", "There was too little training to tell"),
@@ -49,6 +51,29 @@ def test_each_verdict(found, verdict, words):
     assert said.sentence.startswith(words) or words in said.sentence
     assert said.advice.endswith(".")
     assert said.advice
+
+
+def test_without_a_context_of_4x_there_is_no_verdict():
+    found = arms(-0.3, -0.3, 0.005)
+    for by_seed in found.values():
+        for one in by_seed.values():
+            one["contexts"] = [32, 64]
+    said = recommend(found, unigram=6.0)
+    assert said.verdict == "too little data"
+    assert said.advice == "No context of 4x was tested: give more text or a shorter --context."
+
+
+def test_the_advice_depends_on_what_the_variation_is_between():
+    """Seeds that agree cannot settle what differs between documents."""
+    found = arms(0.0, -0.1, 0.15, seeds=4)
+    assert "seeds would settle it" in recommend(found, unigram=6.0).advice
+    noise = np.random.default_rng(2).normal(0, 1.0, 20)
+    for one in found["delayed"].values():
+        for context in ("128", "256"):
+            one["loss_of_documents"][context] = (np.array(one["loss_of_documents"][context]) + noise).tolist()
+    said = recommend(found, unigram=6.0)
+    assert said.verdict == "too little data"
+    assert "variation between documents" in said.advice
 
 
 def test_one_seed_is_told_to_be_repeated():

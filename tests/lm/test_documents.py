@@ -1,5 +1,6 @@
 """Documents of a corpus: what is left out, what counts as a duplicate, and that splits do not overlap."""
 
+import shutil
 from pathlib import Path
 from random import Random
 
@@ -61,7 +62,8 @@ def test_no_package_and_no_file_is_in_two_splits(texts):
     assert all(one.split == where[one.package] for one in by_package.documents)
     assert set(where.values()) == set(SPLITS)
     by_file = split_documents(scan(texts), SHARES, "file")
-    assert len({one.split for one in by_file.documents if one.package == "package0"}) > 1
+    splits = {name: {one.split for one in by_file.documents if one.package == name} for name in where}
+    assert max(map(len, splits.values())) > 1
     total = sum(one.size for one in by_file.documents)
     for split, share in SHARES.items():
         assert sum(one.size for one in by_file.documents if one.split == split) / total == pytest.approx(
@@ -69,12 +71,11 @@ def test_no_package_and_no_file_is_in_two_splits(texts):
         )
 
 
-def test_the_split_of_a_document_does_not_depend_on_where_the_folder_is(texts, tmp_path):
-    import shutil
-
+@pytest.mark.parametrize("by", ["auto", "file"])
+def test_the_split_of_a_document_does_not_depend_on_where_the_folder_is(texts, tmp_path, by):
     shutil.copytree(texts, tmp_path / "copy")
-    first, second = (split_documents(scan(one), SHARES, "auto") for one in (texts, tmp_path / "copy"))
-    assert first.split_by == "package"
+    first, second = (split_documents(scan(one), SHARES, by) for one in (texts, tmp_path / "copy"))
+    assert first.split_by == ("package" if by == "auto" else "file")
     assert [one.split for one in first.documents] == [one.split for one in second.documents]
 
 

@@ -9,7 +9,11 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+import torch
+from families import build
+from safetensors.torch import load_file, save_file
 from small_lm import small_model, small_training, write_texts
+from torch.nn.functional import cross_entropy
 
 from latebloom.cli import main
 from latebloom.errors import ConfigError
@@ -17,6 +21,8 @@ from latebloom.lm.corpus import Corpus
 from latebloom.lm.evaluate import Evaluating, check_tokenizer, evaluate, load_trained
 from latebloom.lm.prepare import Preparing, prepare
 from latebloom.lm.train import train
+from latebloom.lm.trial_page import cost_table
+from latebloom.lm.windows import scored_windows, window_batch
 
 FIELDS = [f"{name}={json.dumps(value)}" for name, value in small_model().items() if name != "model_type"]
 
@@ -77,8 +83,38 @@ def test_evaluate_measures_a_run_and_any_other_model(trained, corpus, tmp_path, 
     assert {**again, "horizon": 0} == {**found, "horizon": 0}
 
 
+@pytest.mark.parametrize("family", ["bamba", "jamba"])
+def test_evaluate_measures_hybrids_that_were_not_trained_here(corpus, tmp_path, capsys, family):
+    """A model that Transformers has saved, with a tokenizer; missing weights are named."""
+    model, folder = build(family, vocab_size=corpus.vocabulary), tmp_path / family
+    weights = model.state_dict()
+    model.save_pretrained(folder)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(corpus.folder / file, folder)
+    words = ["--data", str(corpus.folder), "--context", "32", "--multiples", "1,2", "--documents", "3", "--probes", "0"]
+    main(["lm", "evaluate", str(folder), *words, "--json", str(tmp_path / "found.json")])
+    assert f"Weights: those in {folder}." in capsys.readouterr().out.replace("\n", "")
+    found = json.loads((tmp_path / "found.json").read_text())
+    windows = scored_windows(corpus, "test", 64, 16, 3)
+    batch = window_batch(corpus.split("test"), windows, 64)
+    for context in (32, 64):
+        with torch.no_grad():
+            logits = model.eval()(input_ids=batch[:, -context:], use_cache=False).logits
+        losses = cross_entropy(logits[:, -17:-1].flatten(0, 1), batch[:, -16:].flatten())
+        assert found["loss"][str(context)]["mean"] == pytest.approx(float(losses), rel=1e-4)
+    name = next(name for name in weights if "mamba" in name)
+    kept = load_file(folder / "model.safetensors")
+    del kept[name]
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    main(["lm", "evaluate", str(folder), *words])
+    assert f"except 1 that are missing there ({name}, ...)" in " ".join(capsys.readouterr().out.split())
+    (folder / "model.safetensors").unlink()
+    said = complaint(capsys, "lm", "evaluate", str(folder), *words)
+    assert said == f"model: there are no weights in {folder}; they are read from safetensors files"
+
+
 def test_probes_too_long_for_a_context_are_left_out(trained, corpus):
-    model, _, _ = load_trained(trained)
+    model = load_trained(trained).model
     found = evaluate(model, corpus, Evaluating(context=32, multiples=(1, 8), documents=2, probes=2))
     asked = {(one["kind"], one["context"]) for one in found["probes"]}
     assert ("dictionary", 32) not in asked
@@ -113,6 +149,20 @@ def test_a_corpus_with_another_tokenizer_is_refused(trained, corpus, tmp_path):
 def test_a_mistake_is_one_sentence(words, sentence, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert sentence in complaint(capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--steps", "0"], "steps: 0 is not possible; it must be"),
+        (["--tokens", "-5"], "tokens: -5"),
+        (["--steps", "2", "--tokens", "9"], "--steps and --tokens exclude each other; give one"),
+    ],
+)
+def test_a_wrong_amount_of_training_is_refused(words, sentence, corpus, capsys, tmp_path):
+    given = ["--data", str(corpus.folder), "--out", str(tmp_path / "run"), *words]
+    assert complaint(capsys, "lm", "train", *given).startswith(sentence)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "bench"])
@@ -158,6 +208,15 @@ def test_a_trial_trains_both_arms_and_writes_a_page(corpus, tmp_path, capsys, mo
     monkeypatch.setattr(trial, "step_seconds", lambda *_: 100.0)
     sentence = complaint(capsys, *words, "--out", str(tmp_path / "slow"))
     assert sentence.startswith("minutes: 0.6 minutes are 0 steps for each of 4 runs of this model with")
+
+
+def test_the_cost_of_a_trial_leaves_out_the_times_of_interrupted_runs():
+    run = {"steps": 10, "tokens": 600, "switch_step": None, "seconds": 4.0, "cpu_seconds": 3.0, "resumed_at": 0}
+    resumed = run | {"seconds": 0.0, "cpu_seconds": 0.0, "resumed_at": 10}
+    runs = [run | {"arm": "joint"}, resumed | {"arm": "joint"}, resumed | {"arm": "delayed", "switch_step": 5}]
+    joint, delayed = ([cell.text for cell in row] for row in cost_table({"runs": runs}).rows)
+    assert joint == ["joint training", "10", "600", "–", "4 s", "3 s", "200"]
+    assert delayed == ["delayed attention", "10", "600", "5", "–", "–", "–"]
 
 
 @pytest.mark.slow

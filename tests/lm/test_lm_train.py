@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from safetensors.torch import load_file
 from small_lm import small_model, small_training
 
 from latebloom.delay.triggers import AtFraction, AtStep, WhenBeyond, WhenPlateau
-from latebloom.errors import ConfigError
+from latebloom.errors import ConfigError, NonFiniteLossError
 from latebloom.lm.corpus import Corpus
 from latebloom.lm.sizes import SIZES, build_model, read_model_config
 from latebloom.lm.train import HeldOutLoss, newest_checkpoint, train
@@ -72,7 +73,9 @@ def test_attention_is_held_back_until_the_switch_and_trained_after_it(corpus, tm
     assert train(settings, tmp_path / "run") == result  # a finished run is read
     (tmp_path / "run" / "result.json").unlink()  # killed before it was written
     again = train(settings, tmp_path / "run")
-    assert {**again, "seconds": 0, "cpu_seconds": 0} == {**result, "seconds": 0, "cpu_seconds": 0}
+    changed = {"seconds": 0, "cpu_seconds": 0, "resumed_at": 10}
+    assert again | changed == result | changed
+    assert again["resumed_at"] == 10
     with pytest.raises(ConfigError, match=r"was trained with other settings \(steps: 10 -> 12\); give a new folder"):
         train(small_training(corpus, until="5", save_every=1, steps=12), tmp_path / "run")
 
@@ -177,6 +180,40 @@ def test_bad_models_are_refused_in_one_sentence(corpus: Corpus, model, overrides
         build()
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("log_every", [2, 20])
+def test_a_loss_that_is_not_finite_ends_the_run_without_a_result(corpus, tmp_path, log_every):
+    settings = small_training(corpus, learning_rate=1e30, log_every=log_every)
+    for _ in range(2):  # a repeated command does not finish it either
+        with pytest.raises(NonFiniteLossError, match="use a smaller --learning-rate and a new folder"):
+            train(settings, tmp_path / "run")
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_joint_training_that_was_interrupted_ends_bit_for_bit_alike(corpus, tmp_path):
+    whole, again = (train(small_training(corpus), tmp_path / name) for name in ("whole", "again"))
+    for name in ("result.json", "metrics.jsonl"):
+        (tmp_path / "again" / name).unlink()
+    shutil.rmtree(tmp_path / "again" / "model")
+    newest = newest_checkpoint(tmp_path / "again" / "checkpoints")
+    assert newest is not None
+    shutil.rmtree(newest)
+    again = train(small_training(corpus), tmp_path / "again")
+    assert (whole["resumed_at"], again["resumed_at"]) == (0, 8)  # every fourth step is saved
+    one, other = weights(tmp_path / "whole"), weights(tmp_path / "again")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "again")]
+    assert metrics[0] == metrics[1]
+
+
+def test_mixed_precision_and_live_curves(corpus, tmp_path, monkeypatch):
+    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
+    for name in ("one", "two"):
+        result = train(small_training(corpus, until="50%", bf16=True), tmp_path / name, track="tensorboard")
+        assert result["switch_step"] == 5
+        assert list((tmp_path / name / "tensorboard").rglob("events.out.tfevents.*"))
+        assert {one.dtype for one in weights(tmp_path / name).values()} == {torch.float32}
 
 
 def test_incomplete_checkpoints_are_not_resumed(tmp_path):

@@ -78,4 +78,9 @@ def test_kinds_of_tokens(corpus):
     near, far = [*filler, *copied, 9, *copied], [*copied, *filler, 9, *copied]
     assert KINDS[told.of(near, 4, 50)[-1]] == "copied, within 1x"
     assert KINDS[told.of(far, 4, 50)[-1]] == "copied, from beyond 1x"
+    # The window of 1x ends with the scored tokens. Their copy is within it if all four of its tokens are.
+    for context, kind in ((59, "copied, within 1x"), (58, "copied, from beyond 1x")):
+        window = [*filler, *copied, *filler[:50], 9, *copied]
+        assert KINDS[told.of(window, 4, context)[-1]] == kind
+        assert KINDS[told.of([*window, 10, 11], 6, context + 2)[-3]] == kind
     assert np.array_equal(told.of([1, 2, 3, 4, 5, 6, 7, 8], 4, 50), told._by_text[[5, 6, 7, 8]])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -100,6 +101,12 @@ def test_traces_are_their_share_of_the_training_text(texts, tmp_path):
     text = tokenizer.decode(tokens.read(len(tokens) - traced, len(tokens)).tolist(), skip_special_tokens=True)
     assert len(text) / (len(text) + train["bytes"]) == pytest.approx(0.25, abs=0.02)
     assert all(word in text for word in ("table[", "# The number of", ">>> cells[", ">>> a, b, c, d, e ="))
+
+
+def test_a_corpus_inside_its_own_texts_does_not_hold_its_own_files(texts, corpus, tmp_path):
+    folder = shutil.copytree(texts, tmp_path / "texts")
+    made = prepare([folder], folder / "corpora" / "mine", SMALL)
+    assert made.hash == corpus.hash
 
 
 def test_a_given_tokenizer_is_kept(texts, corpus, tmp_path):

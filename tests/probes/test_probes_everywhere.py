@@ -1,4 +1,4 @@
-"""Probes take every recurrence, score function and task of the package, and hybrids of Transformers."""
+"""Probes take every recurrence, score function and task, hybrids of Transformers, and modules of plain torch."""
 
 import pytest
 import torch
@@ -100,6 +100,50 @@ def test_hybrids_of_transformers_are_probed(family, implementation):
         assert not {"values of another sequence", "head 0.0 off"} & changes
     with torch.no_grad():
         assert torch.equal(model(input_ids=tokens, use_cache=False).logits, before)
+
+
+class PlainHybrid(nn.Module):
+    """A GRU and `nn.MultiheadAttention` beside its residual path."""
+
+    def __init__(self, need_weights: bool, batch_first: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(TASK.vocabulary_size, 8)
+        self.recurrence = nn.GRU(8, 8, batch_first=True)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=batch_first)
+        self.output = nn.Linear(8, TASK.vocabulary_size)
+        self.need_weights, self.batch_first = need_weights, batch_first
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        x = x + self.recurrence(x)[0]
+        y = x if self.batch_first else x.transpose(0, 1)
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
+        mixed, weights = self.attention(y, y, y, attn_mask=mask, need_weights=self.need_weights)
+        assert (weights is not None) is self.need_weights
+        return self.output(x + (mixed if self.batch_first else mixed.transpose(0, 1)))
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_a_hybrid_of_plain_torch_is_probed(need_weights, batch_first):
+    torch.manual_seed(0)
+    model = PlainHybrid(need_weights, batch_first).eval()
+    subject = Subject(model, TASK, 4)
+    tokens = TASK.batch(0, "test", 0, length=6, size=3).tokens
+    with torch.no_grad():
+        before = model(tokens)
+        with edited(subject, Edit()):
+            torch.testing.assert_close(model(tokens), before, rtol=1e-4, atol=1e-5)
+        with edited(subject, HeadOff(0, 0)):
+            off = model(tokens)
+        projection = model.attention.out_proj.weight  # head 0 acts through the first four columns
+        kept = projection[:, :4].clone()
+        projection[:, :4] = 0
+        torch.testing.assert_close(model(tokens), off, rtol=1e-4, atol=1e-5)
+        projection[:, :4] = kept
+    assert all(measure_all(subject).values())
+    with torch.no_grad():
+        assert torch.equal(model(tokens), before)
 
 
 def test_a_vocabulary_that_is_too_small_is_named():

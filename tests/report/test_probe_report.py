@@ -85,7 +85,12 @@ def test_what_was_not_learned_or_not_measured_is_undecided():
     gradients = [interference("joint", s, -0.5, 0.5) for s in range(6)]
     assert words(ablation=unlearned, interference=gradients) == ["undecided"] * 3
     delayed = [interference("delayed", s, -0.5, 0.5, gate=0.0) for s in range(6)]
-    assert words(interference=delayed) == ["undecided"] * 3  # attention took no part in these steps
+    learned = [ablation("delayed", s, 1.0) for s in range(6)]
+    assert words(ablation=learned, interference=delayed)[1] == "undecided"  # attention took no part in these steps
+    assert words(interference=gradients)[1] == "undecided"  # what these runs have learned is not known
+    several = [ablation("joint", s, 0.1) for s in range(3)]
+    sentences = verdicts({"ablation": several, "interference": gradients}, "sum")[1].sentences
+    assert sentences[0].startswith("3 of 6 runs do not count")
     blind = [sharpness("joint", s, {25: 0.3, 100: 0.1}) for s in range(6)]
     assert words(sharpness=blind) == ["undecided"] * 3
 

@@ -53,7 +53,11 @@ def run(options: Namespace) -> None:
     out = options.out or options.runs[0] / "probes"
     notes = Console(stderr=True)
     bars = Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=notes, disable=not notes.is_terminal
+        TextColumn("{task.description}", markup=False),  # an arm may have any name
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=notes,
+        disable=not notes.is_terminal,
     )
     with bars:
         bar = bars.add_task("probing", total=1.0)

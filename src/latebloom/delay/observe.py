@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from latebloom.delay.kinds import KINDS, Kind, attention_events
 from latebloom.delay.mixing import convolution_reach, keeps_tokens, mixes, reach_of
 from latebloom.delay.record import ROUNDING, Recording, depends, gradients, is_inside, random_sum
-from latebloom.delay.undisturbed import train_but_torch, undisturbed
+from latebloom.delay.undisturbed import train_except_torch, undisturbed
 from latebloom.delay.visible import attention_kernels
 
 POINTWISE = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.Identity, nn.GELU, nn.SiLU, nn.ReLU)
@@ -146,7 +146,7 @@ def _record_whole(model: nn.Module, record: Callable[[], Recording]) -> Recordin
     """
     known = attention_kernels()
     in_training: set[str] = set()
-    train_but_torch(model)
+    train_except_torch(model)
     try:
         events = record().events
         if attention_kernels() != known:  # the first call has imported kernels, which were not seen
@@ -160,7 +160,7 @@ def _record_whole(model: nn.Module, record: Callable[[], Recording]) -> Recordin
     if attention_kernels() != known:
         whole = record()
     if in_training - {event.stack[-1].path for event in whole.events}:
-        train_but_torch(model)
+        train_except_torch(model)
         whole = record()
     return whole
 

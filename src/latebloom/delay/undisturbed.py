@@ -43,7 +43,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             parameter.data.copy_(weight)
 
 
-def train_but_torch(model: nn.Module) -> None:
+def train_except_torch(model: nn.Module) -> None:
     """Set training mode, except in torch's own modules, where dropout and batch statistics would disturb."""
     model.train()
     for module in model.modules():

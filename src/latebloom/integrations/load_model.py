@@ -1,4 +1,4 @@
-"""Models from local paths, for `latebloom inspect`; nothing is downloaded or unpickled.
+"""Models from local paths, for `inspect` and `lm evaluate`; nothing is downloaded or unpickled.
 
 Unlike the other integrations, this file imports Transformers only if it is needed.
 """
@@ -122,11 +122,7 @@ def _transformers_model(
             f"inspect: {file} describes a Transformers model ({data['model_type']}), and the package transformers is "
             "not installed"
         )
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import, or fast kernels would be downloaded
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    transformers = quiet_transformers()
     kinds = transformers.CONFIG_MAPPING
     if data["model_type"] not in kinds:
         error = unknown(f"inspect: {file}: model_type", data["model_type"], kinds)
@@ -162,6 +158,16 @@ def _transformers_model(
             f"inspect: Transformers cannot build a {data['model_type']} from {file.parent} "
             f"({type(error).__name__}: {first_line(error)})"
         ) from None
+
+
+def quiet_transformers() -> Any:
+    """Import Transformers so that it downloads nothing and prints neither bars nor remarks about missing kernels."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import, or fast kernels would be downloaded
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers
 
 
 def _check_layers(data: dict[str, Any], file: Path) -> None:

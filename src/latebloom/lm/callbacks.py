@@ -1,15 +1,17 @@
 """Callbacks of Trainer: the progress of training, and held-out losses in its log. They import Transformers."""
 
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 from transformers import TrainerCallback
 
+from latebloom.errors import NonFiniteLossError
 from latebloom.lm.work import Work
 
 
 class Observer(TrainerCallback):
-    """Shows steps and loss."""
+    """Shows steps and loss, and stops training when a logged loss is not finite."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -23,6 +25,11 @@ class Observer(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **parts: Any) -> None:
         self._advance(state)
         if logs and "loss" in logs:
+            if not isfinite(float(logs["loss"])):
+                raise NonFiniteLossError(
+                    f"the loss is {logs['loss']} at step {state.global_step}; use a smaller --learning-rate and a new "
+                    "folder"
+                )
             held = ", attention held back" * bool(logs.get("attention_held"))
             self.work.advance(
                 0, note=f"step {state.global_step}/{state.max_steps}, loss {float(logs['loss']):.3f}{held}"

@@ -1,7 +1,7 @@
 """Compare delayed with joint training over seeds and documents, and say what follows.
 
-The criterion stands before the data: a delay helps if the loss on the same tokens at 4 times the training context and
-beyond is lower, with an interval clear of zero, while the loss at 1x is worse by less than 0.02 nats.
+The criterion was fixed before any data were seen: a delay helps if the loss on the same tokens at 4 times the training
+context and beyond is lower, with an interval clear of zero, while the loss at 1x is worse by less than 0.02 nats.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,14 +40,24 @@ def estimate(differences: np.ndarray) -> Estimate:
     The variances of the mean over seeds and over documents are added, and the quantile is that of Student's t with one
     less than the number of seeds as degrees of freedom. One seed has no interval.
     """
-    from scipy.stats import t
-
     mean, (seeds, documents) = float(differences.mean()), differences.shape
     if seeds < 2 or documents < 2:
         return Estimate(mean, None, None, seeds)
-    variance = differences.mean(axis=1).var(ddof=1) / seeds + differences.mean(axis=0).var(ddof=1) / documents
-    half = float(t.ppf((1 + LEVEL) / 2, seeds - 1)) * sqrt(variance)
+    half = _quantile(seeds) * sqrt(sum(_variances(differences)))
     return Estimate(mean, mean - half, mean + half, seeds)
+
+
+def _quantile(seeds: int) -> float:
+    from scipy.stats import t
+
+    return float(t.ppf((1 + LEVEL) / 2, seeds - 1))
+
+
+def _variances(differences: np.ndarray) -> tuple[float, float]:
+    """Return the variance of the mean that comes from seeds, and that from documents."""
+    seeds, documents = differences.shape
+    over_documents, by_document = differences.mean(axis=1), differences.mean(axis=0)
+    return float(over_documents.var(ddof=1) / seeds), float(by_document.var(ddof=1) / documents)
 
 
 def over_seeds(values: Sequence[float]) -> Estimate:
@@ -73,11 +83,13 @@ def recommend(arms: Arms, unigram: float) -> Recommendation:
     """Return the recommendation; `unigram` is the loss of a model that knows only how frequent each token is."""
     first = next(iter(arms["joint"].values()))
     base, contexts = first["training_context"], first["contexts"]
-    far_contexts = [one for one in contexts if one >= FAR * base] or contexts[-1:]
+    is_far = contexts[-1] >= FAR * base
+    far_contexts = [one for one in contexts if one >= FAR * base] if is_far else contexts[-1:]
     near = estimate(paired_losses(arms, [base]))
-    far = estimate(paired_losses(arms, far_contexts))
+    differences = paired_losses(arms, far_contexts)
+    far = estimate(differences)
     joint = float(np.mean([one["loss"][str(base)]["mean"] for one in arms["joint"].values()]))
-    verdict = _verdict(near, far, joint, unigram)
+    verdict = _verdict(near, far, is_far, joint, unigram)
     span = f"{far_contexts[0] / base:g}x" + (" and beyond" if len(far_contexts) > 1 else "")
     measured = f"at {span} the loss changes by {_nats(far)}, and at 1x by {_nats(near)}"
     sentence, advice = {
@@ -94,12 +106,14 @@ def recommend(arms: Arms, unigram: float) -> Recommendation:
             "Stay with joint training, or repeat the trial with a shorter delay.",
         ),
         "no difference": (
-            f"Delaying attention makes no difference on this data: {measured}.",
-            "Stay with joint training: there is nothing to gain that this trial could see.",
+            f"Delaying attention makes no difference at long contexts on this data: {measured}.",
+            "Stay with joint training: there is nothing to gain there that this trial could see.",
         ),
         "too little data": (
             f"There is too little data to tell: {measured}.",
-            _more_seeds(far),
+            _more_seeds(far, differences)
+            if is_far
+            else f"No context of {FAR}x was tested: give more text or a shorter --context.",
         ),
         "too little training": (
             f"There was too little training to tell: the loss of joint training at 1x is {joint:.2f} nats, and the "
@@ -110,24 +124,29 @@ def recommend(arms: Arms, unigram: float) -> Recommendation:
     return Recommendation(verdict, sentence, advice, near, far)
 
 
-def _verdict(near: Estimate, far: Estimate, joint: float, unigram: float) -> Verdict:
+def _verdict(near: Estimate, far: Estimate, is_far: bool, joint: float, unigram: float) -> Verdict:
     if joint > unigram - LEARNED:
         return "too little training"
-    if far.low is None or far.high is None:
+    if not is_far or far.low is None or far.high is None or near.low is None:
         return "too little data"
     if far.high < 0:
         return "helps" if near.mean < WORSE else "trade"
     if far.low > 0:
         return "hurts"
-    return "no difference" if far.low > -WORSE and far.high < WORSE else "too little data"
+    if not (far.low > -WORSE and far.high < WORSE):
+        return "too little data"
+    return "hurts" if near.low > 0 and near.mean >= WORSE else "no difference"
 
 
-def _more_seeds(far: Estimate) -> str:
+def _more_seeds(far: Estimate, differences: np.ndarray) -> str:
     """Say how many seeds would settle a difference of the size that was seen."""
     if far.high is None:
         return "One seed has no interval: repeat the trial with --seeds 3 or more."
-    half = far.high - far.mean
-    wanted = ceil(far.seeds * (half / max(abs(far.mean), 1e-9)) ** 2)
+    of_seeds, of_documents = _variances(differences)
+    left = (far.mean / _quantile(far.seeds)) ** 2 - of_documents  # more seeds do not lower the variance from documents
+    if left <= 0:
+        return "The difference is small beside the variation between documents; give more text and more --minutes."
+    wanted = ceil(far.seeds * of_seeds / left)
     if wanted > MOST_SEEDS:
         return "The difference is small beside the variation between seeds; longer training tells more than more seeds."
     return f"If the difference is as large as it seems, about {max(wanted, far.seeds + 1)} seeds would settle it."

@@ -44,6 +44,8 @@ class Document:
     digest: str
     """SHA-256 of the file, because a file that changes later would change the corpus."""
     split: Split = "train"
+    name: str = ""
+    """The path below the folder that was given, which does not depend on where that folder is."""
 
 
 @dataclass
@@ -55,10 +57,11 @@ class Scan:
     split_by: str = "file"
 
 
-def list_files(paths: Sequence[Path], include: Sequence[str] = ()) -> list[tuple[Path, str]]:
-    """Return each file below the paths with its top-level name, in the order of their names; hidden ones are left out.
+def list_files(paths: Sequence[Path], include: Sequence[str] = (), out: Path | None = None) -> list[tuple[Path, str]]:
+    """Return each file below the paths, and its path below the folder that was given, in the order of their paths.
 
-    A link is followed if it is given, and not if it is found in a folder.
+    Hidden files and those in the folder `out`, where the corpus is made, are left out. A link is followed if it is
+    given, and not if it is found in a folder.
     """
     found: dict[Path, str] = {}
     for path in paths:
@@ -68,23 +71,22 @@ def list_files(paths: Sequence[Path], include: Sequence[str] = ()) -> list[tuple
             found.setdefault(path.resolve(), path.name)
             continue
         root = path.resolve()
-        for file in _walk(root):
-            inside = file.relative_to(root)
+        for file in _walk(root, None if out is None else out.resolve()):
             if not include or any(fnmatch(file.name, pattern) for pattern in include):
-                found.setdefault(file, inside.parts[0])
+                found.setdefault(file, file.relative_to(root).as_posix())
     return sorted(found.items(), key=lambda item: str(item[0]))
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path, without: Path | None) -> Iterator[Path]:
     try:
         inside = sorted(folder.iterdir())
     except OSError as error:
         raise ConfigError(f"data: {folder} cannot be read ({error.strerror})") from None
     for one in inside:
-        if one.is_symlink() or one.name.startswith(".") or one.name in HIDDEN:
+        if one.is_symlink() or one.name.startswith(".") or one.name in HIDDEN or one == without:
             continue
         if one.is_dir():
-            yield from _walk(one)
+            yield from _walk(one, without)
         elif one.is_file():
             yield one
 
@@ -95,7 +97,7 @@ def scan_files(files: Iterable[tuple[Path, str]], largest: int, tell: Callable[[
     sketches: list[frozenset[int]] = []
     holders: defaultdict[int, list[int]] = defaultdict(list)
     scan = Scan([], Counter())
-    for path, package in files:
+    for path, name in files:
         try:
             size = path.stat().st_size
             content = b"" if size > largest else path.read_bytes()
@@ -120,7 +122,8 @@ def scan_files(files: Iterable[tuple[Path, str]], largest: int, tell: Callable[[
                 one.append(len(sketches))
             sketches.append(sketch)
         seen.add(whole)
-        scan.documents.append(Document(str(path), package, len(content), sha256(content).hexdigest()))
+        package, digest = name.partition("/")[0], sha256(content).hexdigest()
+        scan.documents.append(Document(str(path), package, len(content), digest, name=name))
     return scan
 
 
@@ -186,4 +189,4 @@ def split_documents(scan: Scan, shares: dict[Split, float], by: Literal["auto", 
 
 
 def _unit(document: Document, by: str) -> str:
-    return document.package if by == "package" else document.path
+    return document.package if by == "package" else document.name

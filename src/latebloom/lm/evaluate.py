@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 
-from latebloom.errors import ConfigError, LatebloomError, first_line
+from latebloom.errors import ConfigError, LatebloomError
 from latebloom.fields import Count, at_least, check_fields
+from latebloom.integrations.load_model import RANDOM, load_model
 from latebloom.lm.corpus import Corpus, hash_file
-from latebloom.lm.extra import quiet_transformers
+from latebloom.lm.extra import need_transformers
 from latebloom.lm.kernels import choose_kernels
 from latebloom.lm.kinds import KINDS, TokenKinds
 from latebloom.lm.losses import LastTokens, last_losses
@@ -60,9 +60,21 @@ class Evaluating:
         return min(self.scored or 128, self.context // 2)
 
 
-def load_trained(path: Path) -> tuple[Any, Path, dict[str, Any]]:
-    """Return the causal language model at a path, its folder, and the settings of its run if it was trained here."""
-    quiet_transformers()
+@dataclass(frozen=True)
+class Trained:
+    """A causal language model that was loaded."""
+
+    model: Any
+    folder: Path
+    weights: str
+    """Where its weights come from, and which of them are missing there."""
+    settings: dict[str, Any]
+    """The settings of its run; empty if it was not trained here."""
+
+
+def load_trained(path: Path) -> Trained:
+    """Return the causal language model of a run or of any folder that Transformers has saved."""
+    need_transformers()
     settings: dict[str, Any] = {}
     folder = path
     if (path / "settings.json").exists() and not (path / "config.json").exists():
@@ -78,14 +90,17 @@ def load_trained(path: Path) -> tuple[Any, Path, dict[str, Any]]:
     except (OSError, ValueError, KeyError, TypeError):
         raise ConfigError(f"model: {file} is not the configuration of a Transformers model") from None
     choose_kernels(kind)
-    from transformers import AutoModelForCausalLM
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
     try:
-        local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **local)
-    except Exception as error:  # a wrong folder may raise anything
-        raise ConfigError(f"model: Transformers cannot load {folder} ({first_line(error)})") from None
-    return model, folder, settings
+        model, weights = load_model(folder, allow_large=True)
+    except ConfigError as error:
+        raise ConfigError(f"model: {str(error).removeprefix('inspect: ')}") from None
+    if weights == RANDOM:
+        raise ConfigError(f"model: there are no weights in {folder}; they are read from safetensors files")
+    if type(model.config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ConfigError(f"model: {folder} holds a {type(model).__name__}, which is no causal language model")
+    return Trained(model, folder, weights, settings)
 
 
 def check_tokenizer(folder: Path, corpus: Corpus) -> None:
@@ -128,9 +143,10 @@ def evaluate(model: Any, corpus: Corpus, settings: Evaluating, work: Work | None
             for context in contexts:
                 try:
                     counts.append(prober.count(last, kind, context, settings.probes))
+                    note = f"{kind} at {context} tokens: {counts[-1].accuracy:.0%}"
                 except TooShort:
-                    continue
-                work.advance(1, note=f"{kind} at {context} tokens: {counts[-1].accuracy:.0%}")
+                    note = f"{kind} does not fit into {context} tokens"
+                work.advance(1, note=note)
     by_document = {context: found.mean(axis=1) for context, found in losses.items()}
     return {
         "training_context": settings.context,

@@ -1,11 +1,11 @@
 """What all of `latebloom.lm` needs: other packages that are installed and quiet, and a folder to write to."""
 
-import os
 from importlib.util import find_spec
 from pathlib import Path
 
 from latebloom.engine.files import TEMPORARY, make_folder
 from latebloom.errors import ConfigError
+from latebloom.integrations.load_model import quiet_transformers
 
 
 def need(*packages: str) -> None:
@@ -18,14 +18,10 @@ def need(*packages: str) -> None:
         )
 
 
-def quiet_transformers() -> None:
-    """Import Transformers so that it downloads nothing and prints neither bars nor remarks about missing kernels."""
+def need_transformers() -> None:
+    """Import Transformers quietly; raise a ConfigError if a package of the extra `lm` is not installed."""
     need("transformers", "tokenizers", "accelerate")
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    quiet_transformers()
 
 
 def begin_folder(folder: Path, *known: str) -> None:

@@ -1,7 +1,7 @@
 """The kind of each scored token: copied from before, a closing bracket, part of a name, or the rest.
 
 A token is copied if it and the three tokens before it occur together earlier in the longest window. Copied tokens are
-divided by where: within the training context before the token, or only beyond it.
+divided by whether these four tokens also occur earlier in the window of the training context, or only before it.
 """
 
 import keyword
@@ -37,8 +37,8 @@ class TokenKinds:
         for end in range(GRAM, len(tokens) + 1):
             gram = tuple(tokens[end - GRAM : end].tolist())
             if end > first_scored and gram in last:
-                distance = end - last[gram]
-                kinds[end - 1 - first_scored] = 0 if distance < context - scored else 1
+                is_within = last[gram] - GRAM >= len(tokens) - context
+                kinds[end - 1 - first_scored] = 0 if is_within else 1
             last[gram] = end
         return kinds
 

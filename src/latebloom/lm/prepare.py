@@ -115,7 +115,7 @@ def _check_same(paths: Sequence[Path], out: Path, settings: Preparing) -> None:
 
 def _scan(paths: Sequence[Path], out: Path, settings: Preparing, work: Work) -> Scan:
     """Find and split the documents, and keep them in a file."""
-    files = list_files(paths, settings.include)
+    files = list_files(paths, settings.include, out)
     work.begin("reading", sum(file.stat().st_size for file, _ in files))
     scan = scan_files(files, settings.largest, work.advance)
     where = ", ".join(map(str, paths))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from latebloom.errors import ConfigError, first_line, unknown
-from latebloom.lm.extra import quiet_transformers
+from latebloom.lm.extra import need_transformers
 from latebloom.lm.kernels import choose_kernels
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ SIZES = {
     "small": Size("17M parameters, for one GPU", 384, 1024, 8, 6, 512, 64, 2e-3),
     "base": Size("125M parameters, for several GPUs", 768, 2304, 12, 12, 1024, 64, 1e-3),
 }
-NOT_SAID = {"context": 512, "batch": 32, "learning_rate": 1e-3}
+DEFAULTS = {"context": 512, "batch": 32, "learning_rate": 1e-3}
 """Settings of training for a configuration that is not a named size."""
 
 
@@ -64,7 +64,7 @@ LONGEST_REASON = 300
 def defaults_of(model: str) -> dict[str, Any]:
     """Return context, batch size and learning rate for a model."""
     size = SIZES.get(model)
-    return dict(NOT_SAID) if size is None else {name: getattr(size, name) for name in NOT_SAID}
+    return dict(DEFAULTS) if size is None else {name: getattr(size, name) for name in DEFAULTS}
 
 
 def read_model_config(model: str, overrides: Sequence[str], vocabulary: int, end_token: int) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def read_model_config(model: str, overrides: Sequence[str], vocabulary: int, end
 
     Overrides are FIELD=VALUE, with JSON for values. If the vocabulary is not given, it is that of the corpus.
     """
-    quiet_transformers()
+    need_transformers()
     from transformers import CONFIG_MAPPING
 
     path = Path(model)
@@ -120,7 +120,7 @@ def _parse(text: str, what: str) -> dict[str, Any]:
 
 def build_model(config: Mapping[str, Any], seed: int, vocabulary: int, context: int) -> tuple["PreTrainedModel", dict]:
     """Return a model with random weights, and which kernels it uses; raise if tokenizer or context do not fit."""
-    quiet_transformers()
+    need_transformers()
     kernels = choose_kernels(config["model_type"])
     from transformers import AutoConfig, AutoModelForCausalLM
 

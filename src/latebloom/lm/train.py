@@ -8,9 +8,10 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from math import exp, isfinite
+from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,7 @@ from latebloom.engine.files import write_file, write_json
 from latebloom.errors import ConfigError, NonFiniteLossError, catch_write_errors
 from latebloom.fields import Count, Positive, at_least, check_fields
 from latebloom.lm.corpus import Corpus
-from latebloom.lm.extra import begin_folder, quiet_transformers
+from latebloom.lm.extra import begin_folder, need_transformers
 from latebloom.lm.losses import LastTokens, last_losses
 from latebloom.lm.sizes import build_model
 from latebloom.lm.until import held_out_multiple, read_trigger
@@ -70,7 +71,7 @@ class Training:
     seed: Annotated[int, at_least(0)] = 0
     log_every: Count = 20
     save_every: Count = 200
-    """Steps between checkpoints."""
+    """Steps between checkpoints, rounded up to a multiple of `log_every`."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -103,7 +104,7 @@ class HeldOutLoss:
 
 def train(settings: Training, folder: Path, *, track: str | None = None, work: Work | None = None) -> dict[str, Any]:
     """Train a run in a folder, or continue it from its last checkpoint; return the outcome. A finished run is read."""
-    quiet_transformers()
+    need_transformers()
     from transformers import TrainerState
 
     if (folder / RESULT).exists():
@@ -116,7 +117,7 @@ def train(settings: Training, folder: Path, *, track: str | None = None, work: W
     if multiple is not None:  # refuse before the work if there is no text for it
         HeldOutLoss(model, corpus, settings.context)(multiple)
     hybrid = is_hybrid(model, settings)
-    with catch_write_errors(folder):
+    with catch_write_errors(folder), _tracker_settings(folder):
         _begin(folder, settings, corpus, kernels)
         resumed = newest_checkpoint(folder / CHECKPOINTS)
         over = resumed if resumed is not None and step_of(resumed) >= settings.steps else None
@@ -129,7 +130,8 @@ def train(settings: Training, folder: Path, *, track: str | None = None, work: W
             trainer.state = TrainerState.load_from_json(str(over / "trainer_state.json"))
         else:
             trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
-        cost = {"seconds": round(time.monotonic() - began, 1), "cpu_seconds": round(time.process_time() - used, 1)}
+        cost: dict[str, float] = {"resumed_at": 0 if resumed is None else step_of(resumed)}
+        cost |= {"seconds": round(time.monotonic() - began, 1), "cpu_seconds": round(time.process_time() - used, 1)}
         if trainer.is_world_process_zero():
             return _finish(folder, settings, trainer, delay, corpus, cost, kernels)
     return {}
@@ -200,6 +202,7 @@ def build_trainer(
 
     from latebloom.integrations.transformers import DelayedAttentionCallback
     from latebloom.lm.callbacks import HeldOutLog, Observer
+    from latebloom.trackers.tracking import Tracker
 
     trigger, measure = settings.trigger(), HeldOutLoss(model, corpus, settings.context)
     delay = None
@@ -220,7 +223,9 @@ def build_trainer(
         bf16=settings.bf16,
         logging_steps=settings.log_every,
         logging_first_step=True,
-        save_steps=settings.save_every,
+        logging_nan_inf_filter=False,  # the filter logs a loss of 0 in place of one that is not finite
+        # An entry of the log is a mean since the one before, so a run must not be resumed between two of them.
+        save_steps=-(-settings.save_every // settings.log_every) * settings.log_every,
         save_total_limit=2,
         report_to="none",
         run_name=folder.name,
@@ -233,7 +238,8 @@ def build_trainer(
     if (multiple := held_out_multiple(trigger)) is not None:
         callbacks.append(HeldOutLog(measure, multiple, settings.log_every))
     if track is not None:
-        callbacks += get_reporting_integration_callbacks(_checked_tracker(track, folder))
+        Tracker.named(track, "track").check()
+        callbacks += get_reporting_integration_callbacks([track])
     callbacks.append(Observer(work or Work()))
     trainer = Trainer(
         model=model,
@@ -249,15 +255,17 @@ def build_trainer(
     return trainer, delay
 
 
-def _checked_tracker(name: str, folder: Path) -> list[str]:
-    """Return the tracker's name for Transformers; raise if it is unknown or not installed."""
-    from latebloom.trackers.tracking import Tracker
-
-    Tracker.named(name, "track").check()
-    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(folder / "tensorboard"))
-    os.environ.setdefault("WANDB_MODE", "offline")
-    os.environ.setdefault("WANDB_DIR", str(folder))
-    return [name]
+@contextmanager
+def _tracker_settings(folder: Path) -> Iterator[None]:
+    """Let trackers write into the folder of the run, unless the user has set where, until training ends."""
+    wanted = {"TENSORBOARD_LOGGING_DIR": str(folder / "tensorboard"), "WANDB_MODE": "offline", "WANDB_DIR": str(folder)}
+    added = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def is_hybrid(model: "PreTrainedModel", settings: Training) -> bool:
@@ -284,12 +292,12 @@ def _finish(
     cost: dict[str, float],
     kernels: dict[str, Any],
 ) -> dict[str, Any]:
-    """Write the model, the log and the outcome."""
+    """Write the model, the log and the outcome; `cost` is that since the run was last resumed."""
     history: Sequence[dict[str, Any]] = trainer.state.log_history
     losses = [entry["loss"] for entry in history if "loss" in entry]
-    if not all(map(isfinite, losses)):
-        raise NonFiniteLossError("the loss is not finite; use a smaller --learning-rate")
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    if not all(bool(one.isfinite().all()) for one in model.parameters()):  # since the last entry of the log
+        raise NonFiniteLossError("the weights are not finite; use a smaller --learning-rate and a new folder")
     model.save_pretrained(folder / MODEL)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(corpus.folder / name, folder / MODEL / name)

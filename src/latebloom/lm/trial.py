@@ -1,8 +1,7 @@
 """A trial: short joint and short delayed trainings of one model on one's own data, and what they say.
 
 The folder of a trial has the corpus, `plan.json` (how many steps fit into the minutes), a run for each arm and seed,
-the numbers in `trial.json` and the page `index.html`. An interrupted trial
-continues with the plan that it made.
+the numbers in `trial.json` and the page `index.html`. An interrupted trial continues with the plan that it made.
 """
 
 import json
@@ -244,7 +243,7 @@ def run_one(arm: str, seed: int, out: Path, plan: dict[str, Any]) -> None:
         return
     training = Training(**plan["training"])
     train(replace(training, seed=seed, until=plan["until"] if arm == "delayed" else None), folder)
-    model, _, _ = load_trained(folder)
+    model = load_trained(folder).model
     settings = Evaluating(
         context=training.context,
         multiples=tuple(plan["multiples"]),

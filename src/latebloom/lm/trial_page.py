@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Sequence
+from html import escape
 from statistics import mean
 from typing import Any
 
@@ -19,6 +20,7 @@ from latebloom.report.statistics import Estimate
 from latebloom.report.tables import EMPTY, Cell, Table, as_html
 
 NAMES = {"joint": "joint training", "delayed": "delayed attention"}
+TIMES = ("seconds", "cpu_seconds")
 
 
 class TrialNumbers:
@@ -120,6 +122,8 @@ def cost_table(found: dict[str, Any]) -> Table:
     rows = []
     for arm, name in NAMES.items():
         runs = [run for run in found["runs"] if run["arm"] == arm]
+        timed = [run for run in runs if not run.get("resumed_at")]  # the others know the time since their resume only
+        used = sum(run["cpu_seconds"] for run in timed)
         switch = runs[0]["switch_step"]
         rows.append(
             (
@@ -127,13 +131,12 @@ def cost_table(found: dict[str, Any]) -> Table:
                 Cell(f"{runs[0]['steps']:,}"),
                 Cell(f"{runs[0]['tokens']:,}"),
                 Cell("–" if switch is None else f"{switch:,}"),
-                Cell(f"{mean(run['seconds'] for run in runs):.0f} s"),
-                Cell(f"{mean(run['cpu_seconds'] for run in runs):.0f} s"),
-                Cell(f"{mean(run['tokens'] / run['cpu_seconds'] for run in runs):,.0f}"),
+                *(Cell(f"{mean(run[name] for run in timed):.0f} s") if timed else EMPTY for name in TIMES),
+                Cell(f"{sum(run['tokens'] for run in timed) / used:,.0f}") if used else EMPTY,
             )
         )
     head = ("", "steps", "tokens", "switch at step", "time", "CPU time", "tokens per CPU second")
-    return Table("Cost of one run", head, tuple(rows), "Mean over seeds.")
+    return Table("Cost of one run", head, tuple(rows), "Mean over seeds; times without runs that were interrupted.")
 
 
 def _cell(one: Estimate, form: str = ".3f") -> Cell:
@@ -203,15 +206,11 @@ def trial_page(found: dict[str, Any], title: str, command: Sequence[str]) -> str
     )
     with page.fold("Settings and the command that repeats the trial"):
         page.add('<pre class="command">')
-        page.add(_escaped(shlex.join(command)))
+        page.add(escape(shlex.join(command)))
         page.add("</pre><pre>")
-        page.add(_escaped(json.dumps({"asked": plan["asked"], "training": plan["training"]}, indent=2)))
+        page.add(escape(json.dumps({"asked": plan["asked"], "training": plan["training"]}, indent=2)))
         page.add("</pre>")
     return page.html()
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def _add_table(page: Page, table: Table) -> None:

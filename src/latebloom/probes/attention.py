@@ -10,6 +10,7 @@ Shapes: B sequences, H heads, T tokens, E features per head, R queries and K key
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any
 
 import torch
@@ -85,8 +86,9 @@ def edited(subject: Subject, edit: Edit) -> Iterator[None]:
             yield
     if not mode.seen:
         raise ConfigError(
-            f"probe: the attention of {type(subject.model).__name__} is a kernel that cannot be changed; build the "
-            "model with attn_implementation='sdpa' or 'eager'"
+            f"probe: the attention of {type(subject.model).__name__} is neither scaled_dot_product_attention nor a "
+            "softmax over (sequences, heads, queries, keys), so it cannot be changed; build a model of Transformers "
+            "with attn_implementation='sdpa' or 'eager'"
         )
 
 
@@ -166,15 +168,31 @@ class _Functions(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if not self._layers:
             return func(*args, **named)
-        if name == "multi_head_attention_forward":  # its own calls are attention functions
-            with self:
-                return func(*args, **named)
+        if name == "multi_head_attention_forward":
+            return self._multi_head(func, args, named)
         if name == "scaled_dot_product_attention":
             self.seen = True
             return self._attend(*args, **named)
         if name == "softmax":
             return self._softmax(func, args, named)
         return func(*args, **named)
+
+    def _multi_head(self, function: Callable[..., Any], args: Any, named: dict[str, Any]) -> tuple[Tensor, Any]:
+        """Compute the function behind `nn.MultiheadAttention` through the edit; the weights it returns are not edited.
+
+        It would hand every call to an active mode again. So the mode stays off, and the function that it calls is
+        exchanged.
+        """
+        weights = function(*args, **named)[1]
+        given = signature(function).bind(*args, **named)
+        given.arguments["need_weights"] = False  # otherwise it writes the softmax out
+        whole = F.scaled_dot_product_attention
+        F.scaled_dot_product_attention = self._attend
+        self.seen = True
+        try:
+            return function(*given.args, **given.kwargs)[0], weights
+        finally:
+            F.scaled_dot_product_attention = whole
 
     def _attend(
         self,

@@ -21,7 +21,7 @@ from latebloom.errors import ConfigError, require
 from latebloom.evaluation.accuracy import evaluating
 from latebloom.fields import at_least
 from latebloom.probes.probe import Probe, Progress
-from latebloom.probes.subject import Subject
+from latebloom.probes.subject import Subject, positions_of, vocabulary_of
 from latebloom.probes.table import Chart, Column, Table
 
 
@@ -122,11 +122,7 @@ def memory_horizon(
     require(sequences >= 1, "sequences", sequences, "1 or more")
     require(0.0 < threshold < 1.0, "threshold", threshold, "between 0 and 1")
     vocabulary, call = _vocabulary(model), caller(model, example)
-    config: Any = getattr(model, "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    longest = getattr(text, "max_position_embeddings", None)
-    if isinstance(longest, int) and longest >= 2:
-        length = min(length, longest)
+    length = min(length, positions_of(model) or length)
     check_untouched(model)
     found: Found | None = None
     if not attention:
@@ -162,10 +158,8 @@ def check_untouched(model: nn.Module) -> None:
 
 
 def _vocabulary(model: nn.Module) -> int:
-    of_transformers = getattr(model, "get_input_embeddings", None)
-    first = next((module for module in model.modules() if isinstance(module, nn.Embedding)), None)
-    size = getattr(of_transformers() if of_transformers else first, "num_embeddings", 0)
-    if not isinstance(size, int) or size < 2:
+    size = vocabulary_of(model)
+    if size is None or size < 2:
         raise ConfigError(f"horizon: {type(model).__name__} has no token embedding")
     return size
 

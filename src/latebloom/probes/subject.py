@@ -58,11 +58,7 @@ class Subject:
     @property
     def vocabulary(self) -> int | None:
         """The number of tokens that the model knows; None if it has no embedding."""
-        if isinstance(self.model, SequenceModel):
-            return self.model.vocabulary_size
-        found: Any = getattr(self.model, "get_input_embeddings", lambda: None)()
-        found = found or next((one for one in self.model.modules() if isinstance(one, nn.Embedding)), None)
-        return getattr(found, "num_embeddings", None)
+        return self.model.vocabulary_size if isinstance(self.model, SequenceModel) else vocabulary_of(self.model)
 
     @property
     def max_tokens(self) -> int | None:
@@ -70,10 +66,7 @@ class Subject:
         if isinstance(self.model, SequenceModel):
             settings = self.model.settings
             return settings.attention.positions.max_tokens if settings.has_attention else None
-        config: Any = getattr(self.model, "config", None)
-        config = config.get_text_config() if hasattr(config, "get_text_config") else config
-        longest = getattr(config, "max_position_embeddings", None)
-        return longest if isinstance(longest, int) else None
+        return positions_of(self.model)
 
     @cached_property
     def found(self) -> Found:
@@ -154,3 +147,19 @@ class Subject:
                     right[name] = right.get(name, 0) + int(is_right[:, columns].sum())
                     total[name] = total.get(name, 0) + is_right[:, columns].numel()
         return {name: right[name] / total[name] for name in right}
+
+
+def vocabulary_of(model: nn.Module) -> int | None:
+    """Return the number of tokens that a model of another kind has embeddings for; None if it has no embedding."""
+    found: Any = getattr(model, "get_input_embeddings", lambda: None)()
+    found = found or next((one for one in model.modules() if isinstance(one, nn.Embedding)), None)
+    size = getattr(found, "num_embeddings", None)
+    return size if isinstance(size, int) else None
+
+
+def positions_of(model: nn.Module) -> int | None:
+    """Return the number of positions that the configuration of a Transformers model names; None if it names none."""
+    config: Any = getattr(model, "config", None)
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    longest = getattr(config, "max_position_embeddings", None)
+    return longest if isinstance(longest, int) and longest >= 2 else None

@@ -13,7 +13,7 @@ from typing import Literal
 from latebloom.evaluation.result import HOLDS_AT
 from latebloom.probes.ablation import ATTENTION_OFF, INTACT
 from latebloom.probes.interference import conflicts, mean_cosine
-from latebloom.probes.sharpness import best_head_weights, majority_lost
+from latebloom.probes.sharpness import MAJORITY, best_head_weights, majority_lost
 from latebloom.report.statistics import Estimate, mean_interval, paired
 from latebloom.results.probes import Probed
 
@@ -139,15 +139,18 @@ def _gradients(tables: Tables, state_answer: str | None) -> Verdict:
     if not runs:
         reason = "No run has recorded its gradients; train with training.probe_every=100."
         return Verdict(mechanism, "undecided", (reason,))
-    failed = {
+    if not tables.get("ablation"):
+        reason = "The probe ablation was not run, so it is not known which runs have learned to track state."
+        return Verdict(mechanism, "undecided", (reason,))
+    learned = {
         run.config_hash
-        for run in tables.get("ablation", ())
-        if (accuracy := _accuracy(run, INTACT, state_answer)) is not None and accuracy < HOLDS_AT
+        for run in tables["ablation"]
+        if (accuracy := _accuracy(run, INTACT, state_answer)) is not None and accuracy >= HOLDS_AT
     }
 
     def excess(run: Probed) -> float | None:
         with_attention, without = (mean_cosine(run.table, f"alone_{name}") for name in ("with", "without"))
-        if with_attention is None or without is None or run.config_hash in failed:
+        if with_attention is None or without is None or run.config_hash not in learned:
             return None
         return without - with_attention
 
@@ -155,7 +158,7 @@ def _gradients(tables: Tables, state_answer: str | None) -> Verdict:
     sentences = _left_out(runs, groups, f"they have not learned the {state_answer}, or attention took no part")
     for name in groups:
         shares = {
-            column: _said(mean_interval([share for run in runs if run.training == name and run.config_hash not in failed
+            column: _said(mean_interval([share for run in runs if run.training == name and run.config_hash in learned
                                          and (share := conflicts(run.table, column)) is not None]))
             for column in ("alone_with", "alone_without", "cosine")
         }  # fmt: skip
@@ -203,7 +206,7 @@ def _dilution(tables: Tables) -> Verdict:
         if best is None:
             return None
         weights = best_head_weights(run.table, *best[:2])
-        if weights[0][1] < 0.5 or len(weights) < 2:
+        if weights[0][1] < MAJORITY or len(weights) < 2:
             return None
         length = "never" if best[2] is None else str(best[2])
         lost.setdefault(run.training, []).append(length)

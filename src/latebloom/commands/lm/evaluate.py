@@ -35,14 +35,15 @@ def run(options: Namespace) -> None:
     from latebloom.report.terminal import say
 
     device = choose_device(options.device)
-    model, folder, trained = load_trained(options.model)
+    loaded = load_trained(options.model)
+    trained = loaded.settings
     data = options.data or (Path(trained["corpus"]) if trained else None)
-    context = options.context or trained.get("context")
+    context = trained.get("context") if options.context is None else options.context
     if data is None or context is None:
         missing = " and ".join(name for name, one in (("--data", data), ("--context", context)) if one is None)
         raise ConfigError(f"evaluate: {options.model} was not trained here; give {missing}")
     corpus = Corpus.load(data)
-    check_tokenizer(folder, corpus)
+    check_tokenizer(loaded.folder, corpus)
     settings = Evaluating(
         context=context,
         multiples=tuple(parse_lengths(options.multiples)),
@@ -50,18 +51,19 @@ def run(options: Namespace) -> None:
         probes=options.probes,
     )
     with Work(visible=True) as work:
-        found = evaluate(model.to(device), corpus, settings, work)
+        found = evaluate(loaded.model.to(device), corpus, settings, work)
     if options.json == "-":
         json.dump(found, sys.stdout, indent=2)
         print()
         return
     console = Console()
+    say(console, f"Weights: {loaded.weights}.")
     for table in (loss_table(found), probe_table(found)):
         if table.rows:
             print_table(console, table)
     for sentence in sentences(found):
         say(console, sentence)
-    file = Path(options.json) if options.json else folder.parent / "evaluation.json" if trained else None
+    file = Path(options.json) if options.json else loaded.folder.parent / "evaluation.json" if trained else None
     if file is not None:
         try:
             write_json(file, found)

@@ -57,7 +57,13 @@ def add_arguments(parser: Parser) -> None:
     add("--seed", type=integer, default=0, metavar="N", help="seed of weights and order of data (default: 0)")
     add("--bf16", action="store_true", help="mixed precision with bfloat16")
     add("--log-every", type=integer, default=20, metavar="N", help="steps between entries of the log (default: 20)")
-    add("--save-every", type=integer, default=200, metavar="N", help="steps between checkpoints (default: 200)")
+    add(
+        "--save-every",
+        type=integer,
+        default=200,
+        metavar="N",
+        help="steps between checkpoints, rounded up to a multiple of --log-every (default: 200)",
+    )
     add("--track", metavar="tensorboard|wandb|trackio", help="send curves to a tracker while the run trains")
 
 
@@ -79,9 +85,11 @@ def run(options: Namespace) -> None:
     sizes |= {name: getattr(options, name) for name in sizes if getattr(options, name) is not None}
     require(sizes["context"] >= 8, "context", sizes["context"], "8 or more")
     require(sizes["batch"] >= 1, "batch", sizes["batch"], "1 or more")
-    tokens = options.tokens or corpus.manifest["splits"]["train"]["tokens"]
+    tokens = corpus.manifest["splits"]["train"]["tokens"] if options.tokens is None else options.tokens
+    require(tokens >= 1, "tokens", tokens, "1 or more")
     processes = int(os.environ.get("WORLD_SIZE", "1"))  # as torchrun sets it
-    steps = options.steps or max(1, int(tokens // (sizes["context"] * sizes["batch"] * processes)))
+    in_step = sizes["context"] * sizes["batch"] * processes
+    steps = max(1, int(tokens // in_step)) if options.steps is None else options.steps
     settings = Training(
         model=read_model_config(options.model, options.overrides, corpus.vocabulary, corpus.end_token),
         corpus=str(options.data.resolve()),
