@@ -88,12 +88,16 @@ def checkpoint_step(checkpoint: Path) -> int:
 
 
 def paused_step(folder: RunFolder) -> int | None:
-    """Return the step at which a run is paused; None if it has not begun, goes on, or was interrupted elsewhere."""
+    """Return the step at which a run is paused; None if it has not begun, goes on, was interrupted elsewhere, or has a
+    damaged checkpoint."""
     checkpoint = latest_checkpoint(folder.checkpoints)
     if checkpoint is None:
         return None
-    state = read_json(checkpoint / "state.json").get("state", {})
-    return checkpoint_step(checkpoint) if state.get(PAUSED) else None
+    try:
+        state = read_json(checkpoint / "state.json", "state")["state"]
+    except CheckpointError:  # the run goes on alone, from the checkpoint before if there is one
+        return None
+    return checkpoint_step(checkpoint) if isinstance(state, dict) and state.get(PAUSED) else None
 
 
 def _file(folder: RunFolder, step: int) -> Path:
