@@ -89,6 +89,7 @@ NEWER_TRAINING = (
     "curriculum",
     "state_passing",
     "watch",
+    "probe_every",
 )
 """Settings of training that version 0.1 did not have."""
 OLD_ATTENTION = {
