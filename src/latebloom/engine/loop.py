@@ -271,9 +271,11 @@ class _Loop:
         self.times.lap("checks")
 
     def _probe(self) -> None:
+        self._lap_steps()
         found = self.trainer.interference()
         for index in self.trainer.alive:
             self.journals[index].probed(self.trainer.step, found[index])
+        self.times.lap("checks")
 
     def _report(self, indices: Sequence[int]) -> None:
         for index in indices:

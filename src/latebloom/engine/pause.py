@@ -66,8 +66,14 @@ def read_pause(folder: RunFolder, step: int) -> Pause | None:
 
 def latest_pause(folder: RunFolder) -> Pause | None:
     """Return the last test of a run that is not finished, or None."""
-    steps = [int(file.stem.rpartition("-")[2]) for file in folder.path.glob("pause-*.json")]
-    return read_pause(folder, max(steps)) if steps else None
+    steps = pause_steps(folder)
+    return read_pause(folder, steps[-1]) if steps else None
+
+
+def pause_steps(folder: RunFolder) -> list[int]:
+    """Return the steps of the pauses at which a run was tested."""
+    numbers = (file.stem.removeprefix("pause-") for file in folder.path.glob("pause-*.json"))
+    return sorted(int(number) for number in numbers if number.isdecimal())
 
 
 def has_reached(folder: RunFolder, stop: Stop | None) -> bool:
