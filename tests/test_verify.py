@@ -10,6 +10,8 @@ from synthetic import study
 
 from latebloom import run
 from latebloom.cli import main
+from latebloom.engine.loop import run_until
+from latebloom.engine.pause import Stop
 from latebloom.results.collect import StudyRun, collect
 from latebloom.results.file import read_results, write_results
 
@@ -77,6 +79,19 @@ def test_what_nothing_holds_stays_damaged(folder, capsys):
     status, told = verify(capsys, folder, "--repair")
     assert status == 1
     assert "metrics.jsonl is missing or was changed" in told
+
+
+def test_the_tests_at_pauses_are_checked(tiny_run, tmp_path, capsys):
+    run_until(tiny_run, tmp_path / "run", Stop(7), device="cpu")
+    assert verify(capsys, tmp_path / "run")[0] == 0
+    file = tmp_path / "run" / "pause-00000007.json"
+    file.write_text(file.read_text().replace('"stacked": 1', '"stacked": 2'))
+    status, told = verify(capsys, tmp_path / "run")
+    assert status == 1
+    assert "pause-00000007.json is damaged" in told
+    (tmp_path / "run" / "pause-of-mine.json").write_text("{}")  # not from a run
+    file.unlink()
+    assert verify(capsys, tmp_path / "run")[0] == 0
 
 
 def test_a_results_file_names_the_runs_that_it_was_made_from(folder, tiny_run, tmp_path, capsys):

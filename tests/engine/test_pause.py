@@ -343,6 +343,15 @@ def test_a_fork_is_bit_for_bit_a_run_that_was_trained_alone(tiny, tmp_path, trea
         assert about["forked"]["step"] == step
 
 
+@pytest.mark.parametrize("file", ["config.json", "metrics.jsonl", "checkpoints/step-00000010/model.safetensors"])
+def test_a_damaged_run_is_not_forked_and_the_other_is_trained_from_the_beginning(tiny, tmp_path, file):
+    other = replace(tiny, training=replace(tiny.training, recurrence_factor=0.3))
+    run_until(tiny, tmp_path / "one", Stop(10, test=False), device="cpu")
+    (tmp_path / "one" / file).write_text("{}")
+    assert not fork(RunFolder(tmp_path / "one"), RunFolder(tmp_path / "other"), other, 10, "cpu")
+    assert run(other, tmp_path / "other", device="cpu").evaluation == run(other, device="cpu").evaluation
+
+
 def test_what_differs_cannot_be_forked(tiny, tmp_path):
     run_until(tiny, tmp_path / "one", Stop(10, test=False), device="cpu")
     other = replace(tiny, training=replace(tiny.training, state_noise=0.1))

@@ -3,19 +3,24 @@
 import json
 import math
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
-from latebloom import run
+from latebloom import RunConfig, run
 from latebloom.engine.checkpoint import latest_checkpoint
 from latebloom.engine.files import digest, json_digest
-from latebloom.engine.loop import run_stacked
+from latebloom.engine.loop import run_stacked, run_until
+from latebloom.engine.pause import Stop
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import CheckpointError, NonFiniteLossError
+from latebloom.layers.recurrence import Recurrence, RecurrentLayer
+from latebloom.studies.stacks import plan_waves
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +108,72 @@ def test_a_checkpoint_without_the_optimizer_is_refused(lost, stopped, tiny, tmp_
     file.with_name("state.json").write_text(json.dumps(header))
     with pytest.raises(CheckpointError, match=r"does not fit this run \(ValueError: optimizer"):
         run(tiny, folder, device="cpu")
+
+
+class UnusualLayer(RecurrentLayer):
+    """An Elman network with a fixed parameter, one that is not used, and a buffer."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.rnn = nn.RNN(width, width, batch_first=True)
+        self.rnn.bias_ih_l0.requires_grad_(False)
+        self.unused = nn.Parameter(torch.ones(3))
+        self.calls: Tensor
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x, state=None, noise=None):
+        self.calls += self.training
+        return self.rnn(x, state)
+
+
+def test_buffers_and_parameters_that_nothing_trains_need_no_optimizer_state(tiny, tmp_path):
+    @dataclass(frozen=True, kw_only=True)
+    class Unusual(Recurrence):
+        name: Literal["unusual"] = "unusual"
+
+        def build(self, width: int) -> UnusualLayer:
+            return UnusualLayer(width)
+
+        def state_size(self, width: int) -> int:
+            return width
+
+    config = replace(tiny, model=replace(tiny.model, recurrence=Unusual()))
+    run(config, tmp_path / "whole", device="cpu")
+    run_until(config, tmp_path / "paused", Stop(15), device="cpu")
+    run(config, tmp_path / "paused", device="cpu")
+    models = [load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "paused")]
+    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+    assert models[0]["blocks.0.0.body.calls"] > 0
+
+
+@pytest.fixture
+def paused(tiny, tmp_path) -> tuple[Path, dict[str, RunConfig]]:
+    """Two runs that a stack has left at step 7."""
+    configs = {f"seed-{seed}": replace(tiny, seed=seed) for seed in (1, 2)}
+    run_stacked(configs, tmp_path, torch.device("cpu"), stop=Stop(7, test=False))
+    return tmp_path, configs
+
+
+def test_a_stack_checks_the_state_of_each_run_that_joins_it(paused):
+    folder, configs = paused
+    forge(folder / "seed-2", lambda state: state["trainer"]["runs"][0].update(switch_step=3, switch_reason="x"))
+    with pytest.raises(CheckpointError, match=r"seed-2.* does not fit this run .*runs.0.switch_step: 3"):
+        run_stacked(configs, folder, torch.device("cpu"))
+
+
+def test_a_damaged_checkpoint_of_a_paused_run_is_named_and_stops_no_other(paused):
+    folder, configs = paused
+    run_until(configs["seed-2"], folder / "seed-2", Stop(9, test=False), device="cpu")
+    run_until(configs["seed-1"], folder / "seed-1", Stop(9, test=False), device="cpu")
+    file = folder / "seed-2" / "checkpoints" / "step-00000009" / "model.safetensors"
+    file.write_bytes(b"x")
+    with pytest.raises(CheckpointError, match=r"seed-2.*is damaged.* verify \S*seed-2 --repair"):
+        run_stacked(configs, folder, torch.device("cpu"))
+    file.with_name("state.json").write_text("{")
+    waves = plan_waves(configs, folder, lambda config: 10)
+    assert waves == [{"seed-2": configs["seed-2"]}, {"seed-1": configs["seed-1"]}]
+    with pytest.warns(UserWarning, match="continues from step-00000007"):
+        run(configs["seed-2"], folder / "seed-2", device="cpu")
 
 
 def spoil(monkeypatch, at: int, change) -> None:

@@ -12,6 +12,7 @@ from latebloom.config import with_overrides
 from latebloom.engine.backend import project
 from latebloom.engine.draws import drop_path
 from latebloom.engine.extension import extension_obstacle
+from latebloom.engine.memory import largest_step
 from latebloom.engine.options import Curriculum, DropPath, SlowAttention
 from latebloom.engine.stacks import stack_key
 from latebloom.engine.trainer import Trainer
@@ -400,6 +401,14 @@ def test_a_run_with_options_is_kept_in_its_folder(small, tmp_path):
     done = run(replace(config, delay=replace(config.delay, until=at_step(6))), tmp_path, device="cpu")  # type: ignore[type-var]
     assert (sorted(tmp_path.glob("checkpoints/step-*"))[-1] / "passed.safetensors").exists()
     assert done.evaluation.lengths == [5, 10, 15]
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_the_memory_of_every_option_can_be_measured(tiny, option):
+    """Joint training has the batches of the full phase only, whatever the size of those of the other."""
+    assert tiny.training.delayed.batch_size < tiny.training.full.batch_size
+    training = replace(tiny.training, delayed=replace(tiny.training.delayed, batch_size=64), **OPTIONS[option])
+    largest_step(replace(tiny, delay=None, training=training), CPU, 2)
 
 
 def test_every_task_that_can_be_continued_has_its_state_answer_in_the_first_tokens():

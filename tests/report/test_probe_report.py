@@ -17,8 +17,8 @@ from latebloom.probes.interference import GradientInterference
 from latebloom.probes.probe import Probe
 from latebloom.probes.sharpness import Sharpness
 from latebloom.probes.table import Table
+from latebloom.report.mechanisms import decide, verdicts
 from latebloom.report.probe_charts import draw
-from latebloom.report.verdicts import decide, verdicts
 from latebloom.results.find_runs import find_runs
 from latebloom.results.probes import Probed, read_probe, write_probe
 

@@ -2,13 +2,13 @@
 
 config.json        the configuration
 environment.json   versions, machine, commit, seed
-metrics.jsonl      losses, learning rates, held-out accuracy and the switch, one line each
+metrics.jsonl      losses, learning rates, held-out accuracy, interference and the switch, one line each
 checkpoints/       the newest two checkpoints
 model/             the trained model, for `from_pretrained`
 evaluation.json    accuracy by length
-pause-N.json       accuracy by length at a pause, if there was one
+pause-N.json       accuracy by length at a pause, if there was one; it has a digest of its own
 times.json         seconds of set-up, training steps, checks, evaluation and checkpoints
-manifest.json      a digest of each of these files, to detect damage
+manifest.json      a digest of configuration, environment, metrics, model, evaluation and result, to detect damage
 result.json        written last: a run with it is finished
 """
 

@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,11 @@ from latebloom.engine.manifest import damaged_files
 from latebloom.engine.outcome import Observer, Outcome, Progress, TrainedRun
 from latebloom.engine.pause import PAUSED, Pause, Stop, checkpoint_step, has_reached, step_reached, write_pause
 from latebloom.engine.process_state import keep_freed_memory, preserve_torch_state, stop_requests
-from latebloom.engine.saved_state import check_optimizer, check_state
+from latebloom.engine.saved_state import check_optimizer, check_state, fitting, load_part
 from latebloom.engine.stacks import check_not_in_stack, stack_folders, stack_hashes
 from latebloom.engine.times import STEPS, TIMES_FILE, Times, write_times
 from latebloom.engine.trainer import Trainer
-from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, catch_write_errors, first_line
+from latebloom.errors import CheckpointError, InterruptedRun, NonFiniteLossError, catch_write_errors
 from latebloom.evaluation.evaluate import evaluate_each
 from latebloom.evaluation.result import Evaluation
 from latebloom.layers.precision import precision
@@ -168,11 +168,11 @@ class _Loop:
             )
 
     def _resume(self, path: Path, tensors: Tensors, state: dict[str, Any]) -> None:
-        with _fitting(path):
-            configs = [journal.config for journal in self.journals]
+        with fitting(path):
+            configs, backend = [journal.config for journal in self.journals], self.trainer.backend
             was_extended = not self.is_stack and len(self.hashes) > len(configs[0].hashes)
             check_state(state, configs, was_extended)
-            check_optimizer(tensors, self.trainer.backend.attention_names, state["step"])
+            check_optimizer(tensors, backend.parameters, backend.attention_names, state["step"])
             self.trainer.load(tensors, state["trainer"])
             self.started -= state["seconds"]
             self.is_marked = state.get(PAUSED, False)
@@ -189,16 +189,17 @@ class _Loop:
                 f"{folders[0].path} is at step {reached[0]} and others are at step {max(reached)}; runs of a stack "
                 "must be at the same step"
             )
-        found = []
-        for journal, folder in zip(self.journals, folders, strict=True):
-            saved = complete_checkpoints(folder.checkpoints)
-            found.append(load_newest(saved, folder.hashes(journal.config)))
-        with _fitting(found[0][0]):
-            self.trainer.load_parts([(tensors, state["trainer"]) for _, tensors, state in found])
-            self.started -= max(state["seconds"] for _, _, state in found)
-            for journal, (_, _, state) in zip(self.journals, found, strict=True):
-                self.times.add(state.get("times", {}))
-                journal.open(state["journals"][0])
+        backend = self.trainer.backend
+        found = [
+            load_part(folder, journal.config, {name: each[index] for name, each in backend.parameters.items()}, backend)
+            for index, (journal, folder) in enumerate(zip(self.journals, folders, strict=True))
+        ]
+        with fitting(folders[0].checkpoints):
+            self.trainer.load_parts([(tensors, state["trainer"]) for tensors, state in found])
+        self.started -= max(state["seconds"] for _, state in found)
+        for journal, (_, state) in zip(self.journals, found, strict=True):
+            self.times.add(state.get("times", {}))
+            journal.open(state["journals"][0])
 
     @property
     def seconds(self) -> float:
@@ -270,9 +271,11 @@ class _Loop:
         self.times.lap("checks")
 
     def _probe(self) -> None:
+        self._lap_steps()
         found = self.trainer.interference()
         for index in self.trainer.alive:
             self.journals[index].probed(self.trainer.step, found[index])
+        self.times.lap("checks")
 
     def _report(self, indices: Sequence[int]) -> None:
         for index in indices:
@@ -372,19 +375,7 @@ class _Loop:
                 trained[name] = journal.conclude(
                     run, model, evaluations[index], seconds=seconds, stacked=len(self.names)
                 )
-                if folder is not None and self.is_stack and folder.checkpoints.exists():
-                    for own in complete_checkpoints(folder.checkpoints):  # of a pause, which nothing needs any more
-                        remove_folder(own)
+            if folder is not None and self.is_stack and name in trained:
+                for own in complete_checkpoints(folder.checkpoints):  # of a pause, which nothing needs any more
+                    remove_folder(own)
         return Outcome(trained, failed)
-
-
-@contextmanager
-def _fitting(path: Path) -> Iterator[None]:
-    """Turn the errors of a checkpoint that does not fit the run into one sentence."""
-    try:
-        yield
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise CheckpointError(
-            f"checkpoint {path} does not fit this run ({type(error).__name__}: {first_line(error)}); "
-            "choose another folder with --out"
-        ) from error

@@ -30,9 +30,14 @@ def least_memory(config: RunConfig) -> int:
     """Return the bytes that a run needs at least: weights, gradients and both moments of AdamW, and one output of every
     block for each token of a batch."""
     model, training = config.model, config.training
-    batch = max(training.full.batch_size, training.delayed.batch_size if config.delay else 0)
-    tokens = batch * config.task.token_count(training.length)
+    tokens = _largest_batch(config) * config.task.token_count(training.length)
     return 16 * count_parameters(model, config.task.vocabulary_size) + 4 * tokens * model.width * model.blocks
+
+
+def _largest_batch(config: RunConfig) -> int:
+    """Return the largest number of sequences in a step; joint training has the batches of the full phase only."""
+    full, delayed = config.training.full.batch_size, config.training.delayed.batch_size
+    return full if config.delay is None else max(full, delayed)
 
 
 def memory_of(device: torch.device) -> int:
@@ -63,7 +68,13 @@ def _peak(config: RunConfig, device: torch.device, count: int) -> int:
     torch.cuda.synchronize(device)
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    configs = [replace(config, seed=seed, delay=None) for seed in range(count)]
-    Trainer(configs, device, stacked=True, capture=False).rehearse()
+    largest_step(config, device, count)
     torch.cuda.synchronize(device)
     return torch.cuda.max_memory_allocated(device) - before
+
+
+def largest_step(config: RunConfig, device: torch.device, count: int) -> None:
+    """Do the step of `count` runs that takes the most memory: with attention, at the longest length."""
+    full = replace(config.training.full, batch_size=_largest_batch(config))
+    joint = replace(config, delay=None, training=replace(config.training, full=full))
+    Trainer([replace(joint, seed=seed) for seed in range(count)], device, stacked=True, capture=False).rehearse()

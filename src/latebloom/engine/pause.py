@@ -66,8 +66,14 @@ def read_pause(folder: RunFolder, step: int) -> Pause | None:
 
 def latest_pause(folder: RunFolder) -> Pause | None:
     """Return the last test of a run that is not finished, or None."""
-    steps = [int(file.stem.rpartition("-")[2]) for file in folder.path.glob("pause-*.json")]
-    return read_pause(folder, max(steps)) if steps else None
+    steps = pause_steps(folder)
+    return read_pause(folder, steps[-1]) if steps else None
+
+
+def pause_steps(folder: RunFolder) -> list[int]:
+    """Return the steps of the pauses at which a run was tested."""
+    numbers = (file.stem.removeprefix("pause-") for file in folder.path.glob("pause-*.json"))
+    return sorted(int(number) for number in numbers if number.isdecimal())
 
 
 def has_reached(folder: RunFolder, stop: Stop | None) -> bool:
@@ -88,12 +94,16 @@ def checkpoint_step(checkpoint: Path) -> int:
 
 
 def paused_step(folder: RunFolder) -> int | None:
-    """Return the step at which a run is paused; None if it has not begun, goes on, or was interrupted elsewhere."""
+    """Return the step at which a run is paused; None if it has not begun, goes on, was interrupted elsewhere, or has a
+    damaged checkpoint."""
     checkpoint = latest_checkpoint(folder.checkpoints)
     if checkpoint is None:
         return None
-    state = read_json(checkpoint / "state.json").get("state", {})
-    return checkpoint_step(checkpoint) if state.get(PAUSED) else None
+    try:
+        state = read_json(checkpoint / "state.json", "state")["state"]
+    except CheckpointError:  # the run goes on alone, from the checkpoint before if there is one
+        return None
+    return checkpoint_step(checkpoint) if isinstance(state, dict) and state.get(PAUSED) else None
 
 
 def _file(folder: RunFolder, step: int) -> Path:

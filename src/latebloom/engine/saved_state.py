@@ -3,17 +3,57 @@
 A digest shows that a file is as it was written, not that a run wrote it. A state that no run can have is refused.
 """
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import isfinite
+from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from latebloom.config import RunConfig
 from latebloom.delay.policy import Delay
 from latebloom.delay.triggers import AtFraction, AtStep
-from latebloom.engine.checkpoint import Tensors
+from latebloom.engine.backend import Backend
+from latebloom.engine.checkpoint import Tensors, complete_checkpoints, load_checkpoint
+from latebloom.engine.folder import RunFolder
+from latebloom.errors import CheckpointError, DamagedCheckpointError, first_line
 
 MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 """What torch's AdamW keeps for a parameter."""
+
+
+@contextmanager
+def fitting(path: Path) -> Iterator[None]:
+    """Turn the errors of a checkpoint that does not fit the run into one sentence."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise CheckpointError(
+            f"checkpoint {path} does not fit this run ({type(error).__name__}: {first_line(error)}); "
+            "choose another folder with --out"
+        ) from error
+
+
+def load_part(
+    folder: RunFolder, config: RunConfig, initial: Mapping[str, Tensor], backend: Backend
+) -> tuple[Tensors, dict[str, Any]]:
+    """Return tensors and state of the newest checkpoint of a run that joins a stack, after the checks below.
+
+    A damaged one is an error, because the other runs are not at the step of the one before it.
+    """
+    path = complete_checkpoints(folder.checkpoints)[-1]
+    try:
+        tensors, state = load_checkpoint(path, folder.hashes(config))
+    except DamagedCheckpointError as error:
+        cure = f"latebloom verify {shlex.quote(str(folder.path))} --repair"
+        raise DamagedCheckpointError(f"{error}; if there is a sound one before it, remove it with: {cure}") from error
+    with fitting(path):
+        check_state(state, [config], was_extended=False)
+        check_optimizer(tensors, initial, backend.attention_names, state["step"])
+    return tensors, state
 
 
 def check_state(state: dict[str, Any], configs: Sequence[RunConfig], was_extended: bool) -> None:
@@ -70,10 +110,12 @@ def _check_journal(name: str, journal: dict[str, Any]) -> None:
     )
 
 
-def check_optimizer(tensors: Tensors, attention: set[str], step: int) -> None:
+def check_optimizer(tensors: Tensors, initial: Mapping[str, Tensor], attention: set[str], step: int) -> None:
     """Raise ValueError unless every trained parameter of a single run has the optimizer's state, at its step.
 
-    Attention, of which the names are given, may have none, or fewer steps.
+    `initial` are the parameters before the first step. One that still has its initial value may have no state, because
+    a layer may have parameters that nothing trains. Attention, of which the names are given, may have none, or fewer
+    steps.
     """
     if "optimizer" not in tensors:  # a stack, whose tensors have one form
         return
@@ -81,9 +123,9 @@ def check_optimizer(tensors: Tensors, attention: set[str], step: int) -> None:
     for name in tensors["optimizer"]:
         parameter, _, key = name.rpartition("/")
         found.setdefault(parameter, set()).add(key)
-    for name, weights in tensors["model"].items():
-        keys = found.get(name, set())
-        if not keys and (step == 0 or name in attention):
+    for name, before in initial.items():
+        keys, weights = found.get(name, set()), tensors["model"][name]
+        if not keys and (step == 0 or name in attention or torch.equal(weights, before.detach().cpu())):
             continue
         _require(keys == MOMENTS, f"optimizer.{name}", sorted(keys))
         done = float(tensors["optimizer"][f"{name}/step"])

@@ -10,11 +10,12 @@ from latebloom.delay.policy import stage_at
 from latebloom.delay.triggers import AtFraction, AtStep
 from latebloom.differences import differences
 from latebloom.engine.checkpoint import complete_checkpoints, load_checkpoint, save_checkpoint
-from latebloom.engine.files import write_file, write_json
+from latebloom.engine.files import digest, write_file, write_json
 from latebloom.engine.folder import RunFolder, read_json
 from latebloom.engine.pause import checkpoint_step
 from latebloom.engine.schedule import rate_of_step
-from latebloom.errors import CheckpointError
+from latebloom.errors import CheckpointError, LatebloomError
+from latebloom.reading import read_plain
 
 COMPARED = (
     "delay", "delay.until", "delay.hold", "delay.ramp_steps", "delay.withhold",
@@ -59,10 +60,13 @@ def shared_steps(one: RunConfig, other: RunConfig) -> int:
 def fork(source: RunFolder, target: RunFolder, config: RunConfig, step: int, device: str) -> bool:
     """Begin a run in `target` from the checkpoint of another one at `step`; return whether that was possible.
 
-    It is not if the target has begun, or if the source has no sound checkpoint there; then the target is trained from
-    the beginning.
+    It is not if the target has begun, or if the source has no sound checkpoint and metrics there; then the target is
+    trained from the beginning.
     """
-    found = source.read_config()
+    try:
+        found = source.read_config()
+    except LatebloomError:
+        return False
     checkpoint = next(
         (path for path in complete_checkpoints(source.checkpoints) if checkpoint_step(path) == step), None
     )
@@ -73,10 +77,13 @@ def fork(source: RunFolder, target: RunFolder, config: RunConfig, step: int, dev
             return False
         try:
             tensors, state = load_checkpoint(checkpoint, source.hashes(found))
-        except CheckpointError:
+            (journal,) = state["journals"]
+            metrics = read_plain(source.metrics_file)[: journal["metrics_bytes"]]
+        except (CheckpointError, OSError):
             return False
-        (journal,) = state["journals"]
-        write_file(target.metrics_file, source.metrics_file.read_bytes()[: journal["metrics_bytes"]])
+        if digest(metrics) != journal["metrics_digest"]:
+            return False
+        write_file(target.metrics_file, metrics)
         about = read_json(target.environment_file) | {"forked": {"from": found.hash, "step": step}}
         write_json(target.environment_file, about)
         # The time up to here counts in the run that was trained.

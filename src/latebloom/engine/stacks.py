@@ -19,8 +19,9 @@ from latebloom.errors import CheckpointError
 
 
 def stack_key(config: RunConfig) -> RunConfig:
-    """Return the settings that the runs of a stack must share: all except seed, learning rates, averaging of the loss,
-    state noise, delay, and the strength of drop-path and of the bypass loss in runs that have them.
+    """Return the settings that the runs of a stack must share: all except seed, learning rates (slow attention too),
+    averaging of the loss, state noise, delay, and the strength of drop-path and of the bypass loss in runs that have
+    them.
 
     If the phases have different batch sizes, all runs must also switch at the same step. A trigger that measures the
     model cannot guarantee that, so such a run is trained alone.

@@ -10,7 +10,8 @@ from latebloom.engine.folder import read_json
 STEPS = "steps"
 PARTS = ("set-up", "capture", STEPS, "checks", "evaluation", "checkpoints")
 """Building models and loading checkpoints; capturing steps as CUDA graphs; training steps with their logs and the
-measurements of triggers; regular checks of held-out accuracy; the final test and those at pauses; saving."""
+measurements of triggers; regular checks of held-out accuracy and interference; the final test and those at pauses;
+saving."""
 TIMES_FILE = "times.json"
 
 

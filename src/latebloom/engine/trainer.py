@@ -120,11 +120,10 @@ class Trainer:
         return switched
 
     def rehearse(self) -> None:
-        """Do the largest step without changing a parameter, to measure its memory."""
+        """Do a step of the longest length without changing a parameter, to measure its memory."""
         self._controls.zero_()  # no role has a step count, so none is trained
         training = self.shared.training
-        batch_size = max(training.full.batch_size, training.delayed.batch_size)
-        self._device_step(StepForm(training.length, batch_size, 1.0, (), True))
+        self._device_step(StepForm(training.length, training.full.batch_size, 1.0, (), True))
 
     def _form(self) -> StepForm:
         stages = [run.stage(self.step) for run in self.runs]

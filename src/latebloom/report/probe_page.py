@@ -9,9 +9,9 @@ from latebloom.errors import ConfigError
 from latebloom.probes.probe import Probe
 from latebloom.probes.table import Chart
 from latebloom.report.charts import Spec, save_chart
+from latebloom.report.mechanisms import Verdict, compared_arms, verdicts
 from latebloom.report.page import Page
 from latebloom.report.probe_charts import draw
-from latebloom.report.verdicts import Verdict, compared_arms, verdicts
 from latebloom.results.probe_runs import ProbeResults
 from latebloom.results.probes import Probed
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from latebloom.errors import ResultsError
 from latebloom.probes.table import Column, Table
+from latebloom.reading import read_plain
 
 if TYPE_CHECKING:
     import polars
@@ -71,7 +72,7 @@ def read_probe(path: Path, columns: Mapping[str, Sequence[Column]]) -> tuple[str
     import polars as pl
 
     try:
-        content = path.read_bytes()
+        content = read_plain(path, follow=True)
     except OSError as error:
         raise ResultsError(f"probe: {path} cannot be read ({error.strerror})") from None
     try:

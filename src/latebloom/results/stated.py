@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from latebloom.errors import ConfigError, ResultsError, require
+from latebloom.reading import parse_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +121,7 @@ class Stated:
         if not text:
             return cls()
         try:
-            data = json.loads(text)
+            data = parse_json(text)
             hypotheses = tuple(
                 Hypothesis(one["claim"], one["refuted_if"], tuple(map(_read_prediction, one["predictions"])))
                 for one in data["hypotheses"]

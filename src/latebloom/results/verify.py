@@ -9,6 +9,7 @@ from latebloom.engine.files import remove_folder
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.loop import run
 from latebloom.engine.manifest import MANIFEST, damaged_files, manifest_digest
+from latebloom.engine.pause import pause_steps, read_pause
 from latebloom.errors import CheckpointError, LatebloomError, ResultsError
 from latebloom.reading import find_link
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, has_digest, read_results
@@ -71,11 +72,14 @@ def _verify_run(folder: RunFolder) -> Verified:
     problems = []
     try:
         folder.read_config()
-        problems += [damage for one in complete_checkpoints(folder.checkpoints) if (damage := _damage_of(folder, one))]
+        saved = complete_checkpoints(folder.checkpoints)
+        problems += [damage for one in saved if (damage := _damage_of(folder, one))]
+        problems += [damage for step in pause_steps(folder) if (damage := _damage_of_pause(folder, step))]
     except LatebloomError as error:
         problems.append(str(error))
     if not folder.is_finished:
-        return Verified(folder.path, tuple(problems), "it is not finished, so only its checkpoints could be checked")
+        note = "it is not finished, so only its checkpoints and the tests at its pauses could be checked"
+        return Verified(folder.path, tuple(problems), note)
     problems += [f"{name} is missing or was changed" for name in damaged_files(folder.path)]
     has_manifest = (folder.path / MANIFEST).exists()
     note = "" if has_manifest else "it was written by a version without digests, so changed files are not noticed"
@@ -90,6 +94,14 @@ def _damage_of(folder: RunFolder, checkpoint: Path) -> str:
     return ""
 
 
+def _damage_of_pause(folder: RunFolder, step: int) -> str:
+    try:
+        read_pause(folder, step)
+    except CheckpointError as error:
+        return str(error)
+    return ""
+
+
 def _verify_file(path: Path, manifests: set[str | None] | None) -> Verified:
     """Check a results file, and that it was made from the runs with these manifests if they are known."""
     try:
@@ -99,5 +111,9 @@ def _verify_file(path: Path, manifests: set[str | None] | None) -> Verified:
     note = "" if has_digest(path) else "it was written by a version without digests, so a changed number is not noticed"
     made_from = {record.manifest for record in records} - {None}
     if manifests is not None and made_from - manifests:
-        return Verified(path, ("it was made from other runs than are in the folder, or from these before a change",))
+        problem = (
+            "it was made from other runs than are in the folder, or from these before they were changed or repaired; "
+            "give the command of the study again to write it anew"
+        )
+        return Verified(path, (problem,))
     return Verified(path, (), note)

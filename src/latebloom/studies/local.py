@@ -115,7 +115,7 @@ def _work(order: Order, folder: Path, messages: "Connection[Progress | dict[str,
         with suppress(BrokenPipeError):  # the study has ended, and this process stops too
             messages.send(message)
 
-    with suppress(InterruptedRun):
+    with suppress(InterruptedRun, KeyboardInterrupt):  # the latter before the run has begun
         send(train_order(order, folder, torch.device("cpu"), lambda name, seen: send(seen)))
 
 
