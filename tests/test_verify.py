@@ -132,3 +132,10 @@ def test_an_older_run_and_an_older_file_are_read_with_a_note(folder, capsys):
     status, told = verify(capsys, older)
     assert status == 0
     assert "written by a version without digests" in told
+
+
+def test_a_path_that_does_not_exist_is_a_mistake_and_not_damage(tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["verify", str(tmp_path / "nothing-here")])
+    assert end.value.code == 2
+    assert "nothing-here does not exist; give the folder of a run or study" in capsys.readouterr().err

@@ -18,10 +18,14 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> None:
     from rich.console import Console
 
-    from latebloom.errors import printable
+    from latebloom.errors import ConfigError, printable
     from latebloom.report.terminal import say
     from latebloom.results.verify import repair, verify
 
+    if not options.path.exists():
+        raise ConfigError(
+            f"PATH: {options.path} does not exist; give the folder of a run or of a study, or a results file"
+        )
     console = Console()
     found = list(verify(options.path))
     if options.repair:

@@ -55,8 +55,9 @@ def verdicts(panels: Sequence[Panel]) -> Verdicts | None:
             "difference of at least so many points is supported if it is that large and significant "
             f"(p < {SETTLED_AT:g}, Holm's correction over all predicted differences of the study), and refuted if the "
             "95% bootstrap interval lies below it. No difference of so many points is supported if the interval lies "
-            "within them, and refuted if the difference is that large and significant. A share of seeds is decided by "
-            f"counting them, from {FEWEST} seeds on; brackets have the exact 95% interval."
+            "within them, and refuted if the difference is that large and significant. Both stay undecided with so few "
+            "seeds that no difference could be significant. A share of seeds is decided by counting them, from "
+            f"{FEWEST} seeds on; brackets have the exact 95% interval."
         ),
         names=4,
     )
@@ -107,8 +108,8 @@ def judge_difference(one: Difference, seen: Comparison | None) -> Judged:
     text = f"{points(found).plain} points over {found.seeds} seeds, p = {p_value(seen.p_corrected)}"
     is_settled = seen.p_corrected < SETTLED_AT
     verdict: Verdict = "undecided"
-    if seen.smallest_corrected >= SETTLED_AT:  # too few seeds for any verdict
-        return Judged(one, text, verdict)
+    if seen.smallest_corrected >= SETTLED_AT:
+        return Judged(one, f"{text}: too few seeds for a verdict", verdict)
     if one.equal:
         if -margin < low and high < margin:
             verdict = "supported"
@@ -130,7 +131,7 @@ def _judge_level(one: Level, panels: Sequence[Panel]) -> Judged:
     low, high = binomial_interval(right, len(values))
     text = f"{right} of {len(values)} seeds [{low:.0%}, {high:.0%}]"
     if len(values) < FEWEST:
-        return Judged(one, text, "undecided")
+        return Judged(one, f"{text}: too few seeds for a verdict", "undecided")
     share = right / len(values)
     holds = share >= one.least if one.least is not None else share <= (one.most or 0.0)
     return Judged(one, text, "supported" if holds else "refuted")

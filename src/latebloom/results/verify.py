@@ -78,7 +78,8 @@ def _verify_run(folder: RunFolder) -> Verified:
     except LatebloomError as error:
         problems.append(str(error))
     if not folder.is_finished:
-        note = "it is not finished, so only its checkpoints and the tests at its pauses could be checked"
+        state = "was paused by a round of tuning" if pause_steps(folder) else "is not finished"
+        note = f"it {state}, so only its checkpoints and the tests at its pauses could be checked"
         return Verified(folder.path, tuple(problems), note)
     problems += [f"{name} is missing or was changed" for name in damaged_files(folder.path)]
     has_manifest = (folder.path / MANIFEST).exists()
