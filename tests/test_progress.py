@@ -265,7 +265,7 @@ def test_a_few_runs_have_a_line_each_with_the_time_left(log, clock, of, tmp_path
     assert lines()[-1] == (
         "2 runs: 0 done, 2 running, about 0:00:24 left, "
         f"joint: step 30/60 full, acc@{3 * length} 25%, acc@{length} 100%, loss 0.700, "
-        f"dat: step 30/60 delayed, acc@{3 * length} 75%, acc@{length} 100%, loss 0.600"
+        f"dat: step 30/60 delayed, sum@{3 * length} 75%, sum@{length} 100%, loss 0.600"
     )
 
 

@@ -172,11 +172,14 @@ class RunProgress:
         share_seed = len({name.rpartition("/")[2] for name in self._runs}) == 1 and "/" in next(iter(self._runs))
         width = self.console.width if self.console.is_terminal else 1_000
         for name, seen in told.items():
-            length = self._runs[name].config.training.length
+            config = self._runs[name].config
+            length, withheld = config.training.length, config.delay.withhold if config.delay is not None else ()
+            asked = [answer for answer in config.task.answers if answer not in withheld]
+            of = "+".join(asked) if withheld and seen.phase == "delayed" else "acc"
             line = f"{name.rpartition('/')[0] if share_seed else name}: step {seen.step}/{seen.steps} {seen.phase}"
             for label, value, form in (
-                (f"acc@{CLAIM * length}", seen.accuracy_beyond, ".0%"),
-                (f"acc@{length}", seen.accuracy, ".0%"),
+                (f"{of}@{CLAIM * length}", seen.accuracy_beyond, ".0%"),
+                (f"{of}@{length}", seen.accuracy, ".0%"),
                 ("loss", seen.loss, ".3f"),
             ):
                 part = "" if value is None else f", {label} {value:{form}}"

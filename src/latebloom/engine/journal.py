@@ -95,7 +95,10 @@ class Journal:
         self._write({"step": step, "interference": interference})
 
     def switched(self, step: int, reason: str | None) -> None:
+        """Record the switch; accuracies of fewer answers are no longer shown."""
         self._write({"step": step, "switch": reason})
+        if self.config.delay is not None and self.config.delay.withhold:
+            self._last_seen |= {"accuracy": None, "accuracy_beyond": None}
 
     def checked(self, step: int, counts: list[Count], withheld: tuple[str, ...]) -> None:
         """Record held-out accuracy at the watched lengths; the shown accuracy excludes withheld answers."""
