@@ -17,7 +17,7 @@ from latebloom.probes.interference import GradientInterference
 from latebloom.probes.probe import Probe
 from latebloom.probes.sharpness import Sharpness
 from latebloom.probes.table import Table
-from latebloom.report.mechanisms import decide, verdicts
+from latebloom.report.mechanisms import FEW, MARGIN, RULE, decide, verdicts
 from latebloom.report.probe_charts import draw
 from latebloom.results.find_runs import find_runs
 from latebloom.results.probes import Probed, read_probe, write_probe
@@ -75,8 +75,42 @@ def test_each_mechanism_is_confirmed_where_it_is_planted_and_refuted_where_its_o
 def test_runs_that_disagree_leave_it_undecided_and_few_runs_must_agree():
     assert decide([0.5, 0.0]) == "undecided"
     assert decide([0.5, 0.4]) == "confirmed"
-    assert decide([0.05]) == "refuted"
+    assert decide([0.05, 0.0]) == "refuted"
     assert decide([0.9, 0.0, 0.0, 0.05, 0.02, 0.0]) == "undecided"
+
+
+def test_one_seed_decides_nothing():
+    assert decide([0.9]) == decide([0.0]) == "undecided"
+    planted = {
+        "ablation": [ablation("joint", 0, 0.2), ablation("delayed", 0, 1.0)],
+        "interference": [interference("joint", 0, -0.2, 0.4)],
+        "sharpness": [sharpness("delayed", 0, {25: 0.91, 100: 0.56}), sharpness("joint", 0, {25: 0.9, 100: 0.81})],
+    }
+    found = verdicts(planted, "sum")
+    assert [verdict.word for verdict in found] == ["undecided"] * 3
+    assert [verdict.sentences[-1] for verdict in found] == [
+        "The verdict is on the paired difference, in one seed, which is too few.",
+        "The verdict is on this cosine in joint runs, in one seed, which is too few.",
+        "The verdict is on the fall in delayed runs, in one seed, which is too few.",
+    ]
+
+
+def test_a_verdict_says_which_runs_it_is_on():
+    delayed = [sharpness("delayed", s, {25: 0.91, 100: 0.56}) for s in range(2)]
+    joint = [sharpness("joint", s, {25: 0.9, 100: 0.81}) for s in range(2)]
+    for runs, word, kind in ((delayed + joint, "confirmed", "delayed"), (joint, "refuted", "joint")):
+        verdict = verdicts({"sharpness": runs}, "sum")[2]
+        assert verdict.word == word
+        assert verdict.sentences[-1] == f"The verdict is on the fall in {kind} runs, in 2 seeds."
+    alone = verdicts({"ablation": [ablation("delayed", s, 1.0) for s in range(2)]}, "sum")[0]
+    assert alone.word == "refuted"
+    assert alone.sentences[-1] == "The verdict is on the loss in delayed runs, in 2 seeds."
+
+
+def test_the_docs_state_the_rule_of_the_code():
+    page = (Path(__file__).parents[2] / "docs" / "probes.md").read_text()
+    assert RULE in " ".join(page.split())
+    assert (FEW, MARGIN) == (5, 0.1)  # RULE names the first in words
 
 
 def test_what_was_not_learned_or_not_measured_is_undecided():
@@ -149,7 +183,7 @@ def test_the_command_probes_runs_and_keeps_what_it_has_measured(trained, tmp_pat
     said = capsys.readouterr().out
     assert "Attention's presence spoils the recurrence's gradients" in said
     page = (out / "index.html").read_text()
-    for words_of_page in ("Shortcut report", "joint: 2 seeds; dat: 2 seeds.", "undecided", "Does a step along"):
+    for words_of_page in ("Shortcut report", RULE, "joint: 2 seeds; dat: 2 seeds.", "undecided", "Does a step along"):
         assert words_of_page in page
     files = {file.name: file.read_bytes() for file in out.glob("*.parquet")}
     assert files.keys() == {"interference.parquet", "sharpness.parquet", "horizon.parquet"}

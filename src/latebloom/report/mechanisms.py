@@ -1,9 +1,8 @@
 """The paper's three mechanisms, each confirmed, refuted or undecided in some runs, from the tables of the probes.
 
-Each mechanism has one number per run, which says how strong the effect is. It is confirmed if the 95% interval of the
-mean over seeds lies above `MARGIN`, refuted if it lies below, and undecided otherwise. A bootstrap over few seeds is
-not to be trusted; with fewer than `FEW` seeds every single run must lie above, or below. Runs that have not learned to
-track state at their training length do not count.
+Each mechanism has one number per seed, which says how strong the effect is, and `RULE` says what follows from them. A
+bootstrap over few seeds is not to be trusted, so with few of them every single one must agree. Runs that have not
+learned to track state at their training length do not count.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +20,13 @@ MARGIN = 0.1
 """The smallest effect that counts: a tenth of all answers, measurements or weight."""
 FEW = 5
 """With fewer seeds than this, all must agree."""
+RULE = (
+    "With five seeds or more, a mechanism is confirmed if the 95% interval of its mean effect over seeds lies above "
+    f"{MARGIN}, and refuted if it lies below. With two to four seeds, it is confirmed if the effect is above {MARGIN} "
+    "in every seed, and refuted if it is below in every seed. Otherwise, and always with one seed, it is undecided. An "
+    f"effect of {MARGIN} is {100 * MARGIN:.0f} percentage points of accuracy or of weight, or a cosine of {MARGIN}."
+)
+"""The rule of `decide`, as the page and docs/probes.md state it."""
 Word = Literal["confirmed", "refuted", "undecided"]
 Tables = Mapping[str, Sequence[Probed]]
 
@@ -51,12 +57,19 @@ def verdicts(tables: Tables, state_answer: str | None) -> list[Verdict]:
 
 
 def decide(values: Iterable[float]) -> Word:
-    """Return what the effects of some runs say: see the module's docstring."""
+    """Return what the effects in some seeds say, by `RULE`."""
     values = list(values)
     found = mean_interval(values)
-    few = len(values) < FEW or found.low is None or found.high is None
-    low, high = (min(values), max(values)) if few else (found.low or 0.0, found.high or 0.0)
+    if found.low is None or found.high is None:
+        return "undecided"
+    low, high = (min(values), max(values)) if len(values) < FEW else (found.low, found.high)
     return "confirmed" if low > MARGIN else "refuted" if high < MARGIN else "undecided"
+
+
+def _decided(mechanism: str, counts: str, effect: Mapping[int, float], sentences: Iterable[str]) -> Verdict:
+    """Return the verdict from the effect in each seed, with a sentence on what it counts."""
+    seeds = f"{len(effect)} seeds" if len(effect) > 1 else "one seed, which is too few"
+    return Verdict(mechanism, decide(effect.values()), (*sentences, f"The verdict is on {counts}, in {seeds}."))
 
 
 def _effect(runs: Sequence[Probed], number: Callable[[Probed], float | None]) -> dict[str, dict[int, float]]:
@@ -113,9 +126,11 @@ def _shortcut(tables: Tables, state_answer: str | None) -> Verdict:
     effect = paired(groups.get("joint", {}), groups.get("delayed", {}))
     if effect:
         sentences.append(f"Paired difference joint - delayed: {_said(mean_interval(effect.values()))}.")
+        counts = "the paired difference"
     else:
-        effect = groups.get("joint", next(iter(groups.values())))
-    return Verdict(mechanism, decide(effect.values()), (*sentences, *_positions(tables)))
+        which = "joint" if "joint" in groups else "delayed"
+        effect, counts = groups[which], f"the loss in {which} runs"
+    return _decided(mechanism, counts, effect, (*sentences, *_positions(tables)))
 
 
 def _positions(tables: Tables) -> list[str]:
@@ -175,7 +190,7 @@ def _gradients(tables: Tables, state_answer: str | None) -> Verdict:
         "The gradient without attention points better towards that goal than the joint one by a cosine of "
         f"{_said(mean_interval(groups[which].values()), '.3f')} in {which} runs."
     )
-    return Verdict(mechanism, decide(groups[which].values()), (*sentences, *_state(tables)))
+    return _decided(mechanism, f"this cosine in {which} runs", groups[which], (*_state(tables), *sentences))
 
 
 def _state(tables: Tables) -> list[str]:
@@ -228,5 +243,5 @@ def _dilution(tables: Tables) -> Verdict:
         )
     if not groups:
         return Verdict(mechanism, "undecided", tuple(sentences))
-    effect = groups.get("delayed", next(iter(groups.values())))
-    return Verdict(mechanism, decide(effect.values()), tuple(sentences))
+    which = "delayed" if "delayed" in groups else "joint"
+    return _decided(mechanism, f"the fall in {which} runs", groups[which], sentences)

@@ -9,7 +9,7 @@ from latebloom.errors import ConfigError
 from latebloom.probes.probe import Probe
 from latebloom.probes.table import Chart
 from latebloom.report.charts import Spec, save_chart
-from latebloom.report.mechanisms import Verdict, compared_arms, verdicts
+from latebloom.report.mechanisms import RULE, Verdict, compared_arms, verdicts
 from latebloom.report.page import Page
 from latebloom.report.probe_charts import draw
 from latebloom.results.probe_runs import ProbeResults
@@ -30,8 +30,7 @@ def write_page(
     groups = _groups(results)
     page.text(
         "What probes say of the mechanisms by which the paper explains delayed attention training, in these runs. Each "
-        "verdict is computed from the numbers below: confirmed if the 95% interval over seeds of an effect is above "
-        "0.1, refuted if it is below, undecided otherwise."
+        f"verdict is computed from the numbers below. {RULE} A number without an interval is that of one run."
     )
     pictures: dict[str, Spec] = {}
     for (study, task), tables in groups.items():
