@@ -67,7 +67,8 @@ def test_each_mechanism_is_confirmed_where_it_is_planted_and_refuted_where_its_o
     }
     assert words(**opposite) == ["refuted"] * 3
     text = " ".join(sentence for verdict in verdicts(planted, "sum") for sentence in verdict.sentences)
-    assert "lose 77.5%" in text
+    assert re.search(r"lose 77\.5 \[76\.\d, 78\.\d\] percentage points over 6 seeds of accuracy in the sum", text)
+    assert re.search(r"falls by 47\.5 \[46\.\d, 48\.\d\] percentage points over 6 seeds from", text)
     assert "raises the loss of the recurrence alone beyond the training length in 100.0%" in text
     assert "loses its majority: 100 (6 of 6)" in text
 
@@ -88,6 +89,10 @@ def test_one_seed_decides_nothing():
     }
     found = verdicts(planted, "sum")
     assert [verdict.word for verdict in found] == ["undecided"] * 3
+    assert found[0].sentences[0] == (
+        "Without attention, joint runs lose 80.0 percentage points of accuracy in the sum at the training length."
+    )
+    assert "falls by 35.0 percentage points from the training length to length 100;" in found[2].sentences[0]
     assert [verdict.sentences[-1] for verdict in found] == [
         "The verdict is on the paired difference, in one seed, which is too few.",
         "The verdict is on this cosine in joint runs, in one seed, which is too few.",

@@ -93,9 +93,18 @@ def _accuracy(run: Probed, change: str, answer: str | None) -> float | None:
 
 
 def _said(found: Estimate, form: str = ".1%") -> str:
+    """Say a mean with its interval; that of one run has none."""
     if found.low is None or found.high is None:
-        return f"{found.mean:{form}} (one run, so there is no interval over seeds)"
+        return f"{found.mean:{form}}"
     return f"{found.mean:{form}} [{found.low:{form}}, {found.high:{form}}] over {found.seeds} seeds"
+
+
+def _points(values: Iterable[float]) -> str:
+    """Say the mean of differences of shares, in percentage points."""
+    found = mean_interval(100 * value for value in values)
+    if found.low is None or found.high is None:
+        return f"{found.mean:.1f} percentage points"
+    return f"{found.mean:.1f} [{found.low:.1f}, {found.high:.1f}] percentage points over {found.seeds} seeds"
 
 
 def _shortcut(tables: Tables, state_answer: str | None) -> Verdict:
@@ -116,16 +125,15 @@ def _shortcut(tables: Tables, state_answer: str | None) -> Verdict:
     )
     sentences = _left_out(runs, groups, reason)
     for name, values in groups.items():
-        found = mean_interval(values.values())
         sentences.append(
-            f"Without attention, {name} runs lose {_said(found)} of their accuracy in the {state_answer} at the "
+            f"Without attention, {name} runs lose {_points(values.values())} of accuracy in the {state_answer} at the "
             "training length."
         )
     if not groups:
         return Verdict(mechanism, "undecided", tuple(sentences))
     effect = paired(groups.get("joint", {}), groups.get("delayed", {}))
     if effect:
-        sentences.append(f"Paired difference joint - delayed: {_said(mean_interval(effect.values()))}.")
+        sentences.append(f"Paired difference joint - delayed: {_points(effect.values())}.")
         counts = "the paired difference"
     else:
         which = "joint" if "joint" in groups else "delayed"
@@ -238,7 +246,7 @@ def _dilution(tables: Tables) -> Verdict:
         words = ", ".join(f"{length} ({count} of {len(lost[name])})" for length, count in counts.items())
         longest = max(max(run.table.values("length")) for run in runs)
         sentences.append(
-            f"In {name} runs the best head's weight on the item falls by {_said(mean_interval(values.values()))} from "
+            f"In {name} runs the best head's weight on the item falls by {_points(values.values())} from "
             f"the training length to length {longest}; length at which it loses its majority: {words}."
         )
     if not groups:
