@@ -19,7 +19,10 @@ from latebloom.probes.sharpness import Sharpness
 from latebloom.probes.table import Table
 from latebloom.report.mechanisms import FEW, MARGIN, RULE, decide, verdicts
 from latebloom.report.probe_charts import draw
+from latebloom.report.probe_page import measured_once, write_page
+from latebloom.report.tables import MISSING
 from latebloom.results.find_runs import find_runs
+from latebloom.results.probe_runs import ProbeResults
 from latebloom.results.probes import Probed, read_probe, write_probe
 
 
@@ -160,6 +163,31 @@ def test_lines_have_the_mean_over_seeds_with_intervals():
     assert [point["x"] for point in points] == [100, 200]
     assert points[0]["value"] == pytest.approx(0.15)
     assert points[0]["low"] < 0.15 < points[0]["high"]
+
+
+def test_gradients_that_were_measured_once_are_a_table_without_charts(tmp_path):
+    rows = [
+        {"step": -1, "attention": 1.0, "layer": layer, "part": part, "cosine": 0.25, "norm_with": 2.0}
+        for layer in ("0", "all")
+        for part in ("sum", "total")
+    ]
+    once = [probed(GradientInterference, "joint", 0, [row | {"alone_with": -0.125} for row in rows])]
+    table = measured_once(once, ["joint"])
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["joint", part, "0.250", "2.000", MISSING, "-0.125", MISSING] for part in ("sum", "total")
+    ]
+    probes = [GradientInterference()]
+    page = write_page(ProbeResults({"interference": once}, {}), probes, {}, tmp_path / "once").read_text()
+    assert "1 run without a record over training: measured once" in page
+    assert page.count("training.probe_every") == 1
+    assert "nothing to draw" not in page
+    assert 'class="chart"' not in page
+    assert not (tmp_path / "once" / "figures").exists()
+    mixed = [*once, interference("delayed", 0, 0.1, 0.2)]
+    page = write_page(ProbeResults({"interference": mixed}, {}), probes, {}, tmp_path / "mixed").read_text()
+    assert "-0.125" in page
+    assert 'class="chart"' in page
+    assert '"x": -1' not in page
 
 
 @pytest.fixture(scope="module")

@@ -160,7 +160,7 @@ def _gradients(tables: Tables, state_answer: str | None) -> Verdict:
     mechanism = "Attention's presence spoils the recurrence's gradients"
     runs = [run for run in tables.get("interference", ()) if max(run.table.values("step")) >= 0]
     if not runs:
-        reason = "No run has recorded its gradients; train with training.probe_every=100."
+        reason = "No run has recorded its gradients over training; training.probe_every=100 records them."
         return Verdict(mechanism, "undecided", (reason,))
     if not tables.get("ablation"):
         reason = "The probe ablation was not run, so it is not known which runs have learned to track state."
