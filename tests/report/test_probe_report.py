@@ -165,6 +165,11 @@ def test_lines_have_the_mean_over_seeds_with_intervals():
     assert points[0]["low"] < 0.15 < points[0]["high"]
 
 
+def test_a_map_leaves_room_for_the_button_above_its_cells():
+    ((_, chart),) = draw(Sharpness.chart, [sharpness("joint", 0, {25: 0.9, 50: 0.5})], ["joint"])
+    assert chart["title"]["offset"] >= 20
+
+
 def test_gradients_that_were_measured_once_are_a_table_without_charts(tmp_path):
     rows = [
         {"step": -1, "attention": 1.0, "layer": layer, "part": part, "cosine": 0.25, "norm_with": 2.0}
@@ -269,6 +274,8 @@ def test_the_example_of_the_page_works(capsys):
         assert f"\n### {name}\n" in page
         for column in probe.columns:
             assert column.about
+        for chart in (probe.chart, *probe.more):
+            assert "`" not in chart.title + chart.note  # the report shows them as they are
     for column in GradientInterference.columns[4:]:
         assert f"`{column.name}`" in page
 
