@@ -179,7 +179,7 @@ def test_gradients_that_were_measured_once_are_a_table_without_charts(tmp_path):
     once = [probed(GradientInterference, "joint", 0, [row | {"alone_with": -0.125} for row in rows])]
     table = measured_once(once, ["joint"])
     assert [[cell.text for cell in row] for row in table.rows] == [
-        ["joint", part, "0.250", "2.000", MISSING, "-0.125", MISSING] for part in ("sum", "total")
+        ["joint", part, "0.25", "2", MISSING, "-0.125", MISSING] for part in ("sum", "total")
     ]
     probes = [GradientInterference()]
     page = write_page(ProbeResults({"interference": once}, {}), probes, {}, tmp_path / "once").read_text()

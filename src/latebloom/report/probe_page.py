@@ -107,7 +107,7 @@ def _add_probe(page: Page, stem: str, probe: Probe, runs: Sequence[Probed], arms
             count = f"{len(once)} run{'s' * (len(once) > 1)} without a record over training"
             page.text(
                 f"{count}: measured once, after training. Means over seeds, for all layers together; the file "
-                "interference.parquet has each layer."
+                "interference.parquet has each layer. A cosine says little where one of the norms is near 0."
             )
             page.add(as_html(measured_once(once, arms)))
         if not runs:
@@ -136,8 +136,8 @@ def _mean(values: Sequence[float]) -> Cell:
         return EMPTY
     found = mean_interval(values)
     if found.low is None or found.high is None:
-        return Cell(f"{found.mean:.3f}")
-    return Cell(f"{found.mean:.3f}", f"{found.low:.3f}, {found.high:.3f}")
+        return Cell(f"{found.mean:.3g}")
+    return Cell(f"{found.mean:.3g}", f"{found.low:.3g}, {found.high:.3g}")
 
 
 def _add_chart(page: Page, name: str, chart: Chart, runs: Sequence[Probed], arms: Sequence[str]) -> dict[str, Spec]:
