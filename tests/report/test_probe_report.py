@@ -17,9 +17,12 @@ from latebloom.probes.interference import GradientInterference
 from latebloom.probes.probe import Probe
 from latebloom.probes.sharpness import Sharpness
 from latebloom.probes.table import Table
-from latebloom.report.mechanisms import decide, verdicts
+from latebloom.report.mechanisms import FEW, MARGIN, RULE, decide, verdicts
 from latebloom.report.probe_charts import draw
+from latebloom.report.probe_page import measured_once, write_page
+from latebloom.report.tables import MISSING
 from latebloom.results.find_runs import find_runs
+from latebloom.results.probe_runs import ProbeResults
 from latebloom.results.probes import Probed, read_probe, write_probe
 
 
@@ -67,7 +70,8 @@ def test_each_mechanism_is_confirmed_where_it_is_planted_and_refuted_where_its_o
     }
     assert words(**opposite) == ["refuted"] * 3
     text = " ".join(sentence for verdict in verdicts(planted, "sum") for sentence in verdict.sentences)
-    assert "lose 77.5%" in text
+    assert re.search(r"lose 77\.5 \[76\.\d, 78\.\d\] percentage points over 6 seeds of accuracy in the sum", text)
+    assert re.search(r"falls by 47\.5 \[46\.\d, 48\.\d\] percentage points over 6 seeds from", text)
     assert "raises the loss of the recurrence alone beyond the training length in 100.0%" in text
     assert "loses its majority: 100 (6 of 6)" in text
 
@@ -75,8 +79,46 @@ def test_each_mechanism_is_confirmed_where_it_is_planted_and_refuted_where_its_o
 def test_runs_that_disagree_leave_it_undecided_and_few_runs_must_agree():
     assert decide([0.5, 0.0]) == "undecided"
     assert decide([0.5, 0.4]) == "confirmed"
-    assert decide([0.05]) == "refuted"
+    assert decide([0.05, 0.0]) == "refuted"
     assert decide([0.9, 0.0, 0.0, 0.05, 0.02, 0.0]) == "undecided"
+
+
+def test_one_seed_decides_nothing():
+    assert decide([0.9]) == decide([0.0]) == "undecided"
+    planted = {
+        "ablation": [ablation("joint", 0, 0.2), ablation("delayed", 0, 1.0)],
+        "interference": [interference("joint", 0, -0.2, 0.4)],
+        "sharpness": [sharpness("delayed", 0, {25: 0.91, 100: 0.56}), sharpness("joint", 0, {25: 0.9, 100: 0.81})],
+    }
+    found = verdicts(planted, "sum")
+    assert [verdict.word for verdict in found] == ["undecided"] * 3
+    assert found[0].sentences[0] == (
+        "Without attention, joint runs lose 80.0 percentage points of accuracy in the sum at the training length."
+    )
+    assert "falls by 35.0 percentage points from the training length to length 100;" in found[2].sentences[0]
+    assert [verdict.sentences[-1] for verdict in found] == [
+        "The verdict is on the paired difference, in one seed, which is too few.",
+        "The verdict is on this cosine in joint runs, in one seed, which is too few.",
+        "The verdict is on the fall in delayed runs, in one seed, which is too few.",
+    ]
+
+
+def test_a_verdict_says_which_runs_it_is_on():
+    delayed = [sharpness("delayed", s, {25: 0.91, 100: 0.56}) for s in range(2)]
+    joint = [sharpness("joint", s, {25: 0.9, 100: 0.81}) for s in range(2)]
+    for runs, word, kind in ((delayed + joint, "confirmed", "delayed"), (joint, "refuted", "joint")):
+        verdict = verdicts({"sharpness": runs}, "sum")[2]
+        assert verdict.word == word
+        assert verdict.sentences[-1] == f"The verdict is on the fall in {kind} runs, in 2 seeds."
+    alone = verdicts({"ablation": [ablation("delayed", s, 1.0) for s in range(2)]}, "sum")[0]
+    assert alone.word == "refuted"
+    assert alone.sentences[-1] == "The verdict is on the loss in delayed runs, in 2 seeds."
+
+
+def test_the_docs_state_the_rule_of_the_code():
+    page = (Path(__file__).parents[2] / "docs" / "probes.md").read_text()
+    assert RULE in " ".join(page.split())
+    assert (FEW, MARGIN) == (5, 0.1)  # RULE names the first in words
 
 
 def test_what_was_not_learned_or_not_measured_is_undecided():
@@ -123,6 +165,36 @@ def test_lines_have_the_mean_over_seeds_with_intervals():
     assert points[0]["low"] < 0.15 < points[0]["high"]
 
 
+def test_a_map_leaves_room_for_the_button_above_its_cells():
+    ((_, chart),) = draw(Sharpness.chart, [sharpness("joint", 0, {25: 0.9, 50: 0.5})], ["joint"])
+    assert chart["title"]["offset"] >= 20
+
+
+def test_gradients_that_were_measured_once_are_a_table_without_charts(tmp_path):
+    rows = [
+        {"step": -1, "attention": 1.0, "layer": layer, "part": part, "cosine": 0.25, "norm_with": 2.0}
+        for layer in ("0", "all")
+        for part in ("sum", "total")
+    ]
+    once = [probed(GradientInterference, "joint", 0, [row | {"alone_with": -0.125} for row in rows])]
+    table = measured_once(once, ["joint"])
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["joint", part, "0.25", "2", MISSING, "-0.125", MISSING] for part in ("sum", "total")
+    ]
+    probes = [GradientInterference()]
+    page = write_page(ProbeResults({"interference": once}, {}), probes, {}, tmp_path / "once").read_text()
+    assert "1 run without a record over training: measured once" in page
+    assert page.count("training.probe_every") == 1
+    assert "nothing to draw" not in page
+    assert 'class="chart"' not in page
+    assert not (tmp_path / "once" / "figures").exists()
+    mixed = [*once, interference("delayed", 0, 0.1, 0.2)]
+    page = write_page(ProbeResults({"interference": mixed}, {}), probes, {}, tmp_path / "mixed").read_text()
+    assert "-0.125" in page
+    assert 'class="chart"' in page
+    assert '"x": -1' not in page
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, request):
     """Two arms of two seeds, trained for some steps."""
@@ -149,7 +221,7 @@ def test_the_command_probes_runs_and_keeps_what_it_has_measured(trained, tmp_pat
     said = capsys.readouterr().out
     assert "Attention's presence spoils the recurrence's gradients" in said
     page = (out / "index.html").read_text()
-    for words_of_page in ("Shortcut report", "joint: 2 seeds; dat: 2 seeds.", "undecided", "Does a step along"):
+    for words_of_page in ("Shortcut report", RULE, "joint: 2 seeds; dat: 2 seeds.", "undecided", "Does a step along"):
         assert words_of_page in page
     files = {file.name: file.read_bytes() for file in out.glob("*.parquet")}
     assert files.keys() == {"interference.parquet", "sharpness.parquet", "horizon.parquet"}
@@ -202,6 +274,8 @@ def test_the_example_of_the_page_works(capsys):
         assert f"\n### {name}\n" in page
         for column in probe.columns:
             assert column.about
+        for chart in (probe.chart, *probe.more):
+            assert "`" not in chart.title + chart.note  # the report shows them as they are
     for column in GradientInterference.columns[4:]:
         assert f"`{column.name}`" in page
 

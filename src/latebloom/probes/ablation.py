@@ -47,7 +47,7 @@ class Ablation(Probe):
     )
     chart: ClassVar = Chart(
         "heat", "Accuracy by change", "length", "accuracy", ("change",), split="answer", bounds=(0, 1),
-        note="The row `intact` is the model as it is. An answer that a change leaves alone does not need that part.",
+        note="The row intact is the model as it is. An answer that a change leaves alone does not need that part.",
     )  # fmt: skip
 
     name: Literal["ablation"] = "ablation"

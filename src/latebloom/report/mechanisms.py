@@ -1,9 +1,8 @@
 """The paper's three mechanisms, each confirmed, refuted or undecided in some runs, from the tables of the probes.
 
-Each mechanism has one number per run, which says how strong the effect is. It is confirmed if the 95% interval of the
-mean over seeds lies above `MARGIN`, refuted if it lies below, and undecided otherwise. A bootstrap over few seeds is
-not to be trusted; with fewer than `FEW` seeds every single run must lie above, or below. Runs that have not learned to
-track state at their training length do not count.
+Each mechanism has one number per seed, which says how strong the effect is, and `RULE` says what follows from them. A
+bootstrap over few seeds is not to be trusted, so with few of them every single one must agree. Runs that have not
+learned to track state at their training length do not count.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +20,13 @@ MARGIN = 0.1
 """The smallest effect that counts: a tenth of all answers, measurements or weight."""
 FEW = 5
 """With fewer seeds than this, all must agree."""
+RULE = (
+    "With five seeds or more, a mechanism is confirmed if the 95% interval of its mean effect over seeds lies above "
+    f"{MARGIN}, and refuted if it lies below. With two to four seeds, it is confirmed if the effect is above {MARGIN} "
+    "in every seed, and refuted if it is below in every seed. Otherwise, and always with one seed, it is undecided. An "
+    f"effect of {MARGIN} is {100 * MARGIN:.0f} percentage points of accuracy or of weight, or a cosine of {MARGIN}."
+)
+"""The rule of `decide`, as the page and docs/probes.md state it."""
 Word = Literal["confirmed", "refuted", "undecided"]
 Tables = Mapping[str, Sequence[Probed]]
 
@@ -51,12 +57,19 @@ def verdicts(tables: Tables, state_answer: str | None) -> list[Verdict]:
 
 
 def decide(values: Iterable[float]) -> Word:
-    """Return what the effects of some runs say: see the module's docstring."""
+    """Return what the effects in some seeds say, by `RULE`."""
     values = list(values)
     found = mean_interval(values)
-    few = len(values) < FEW or found.low is None or found.high is None
-    low, high = (min(values), max(values)) if few else (found.low or 0.0, found.high or 0.0)
+    if found.low is None or found.high is None:
+        return "undecided"
+    low, high = (min(values), max(values)) if len(values) < FEW else (found.low, found.high)
     return "confirmed" if low > MARGIN else "refuted" if high < MARGIN else "undecided"
+
+
+def _decided(mechanism: str, counts: str, effect: Mapping[int, float], sentences: Iterable[str]) -> Verdict:
+    """Return the verdict from the effect in each seed, with a sentence on what it counts."""
+    seeds = f"{len(effect)} seeds" if len(effect) > 1 else "one seed, which is too few"
+    return Verdict(mechanism, decide(effect.values()), (*sentences, f"The verdict is on {counts}, in {seeds}."))
 
 
 def _effect(runs: Sequence[Probed], number: Callable[[Probed], float | None]) -> dict[str, dict[int, float]]:
@@ -80,9 +93,18 @@ def _accuracy(run: Probed, change: str, answer: str | None) -> float | None:
 
 
 def _said(found: Estimate, form: str = ".1%") -> str:
+    """Say a mean with its interval; that of one run has none."""
     if found.low is None or found.high is None:
-        return f"{found.mean:{form}} (one run, so there is no interval over seeds)"
+        return f"{found.mean:{form}}"
     return f"{found.mean:{form}} [{found.low:{form}}, {found.high:{form}}] over {found.seeds} seeds"
+
+
+def _points(values: Iterable[float]) -> str:
+    """Say the mean of differences of shares, in percentage points."""
+    found = mean_interval(100 * value for value in values)
+    if found.low is None or found.high is None:
+        return f"{found.mean:.1f} percentage points"
+    return f"{found.mean:.1f} [{found.low:.1f}, {found.high:.1f}] percentage points over {found.seeds} seeds"
 
 
 def _shortcut(tables: Tables, state_answer: str | None) -> Verdict:
@@ -103,19 +125,20 @@ def _shortcut(tables: Tables, state_answer: str | None) -> Verdict:
     )
     sentences = _left_out(runs, groups, reason)
     for name, values in groups.items():
-        found = mean_interval(values.values())
         sentences.append(
-            f"Without attention, {name} runs lose {_said(found)} of their accuracy in the {state_answer} at the "
+            f"Without attention, {name} runs lose {_points(values.values())} of accuracy in the {state_answer} at the "
             "training length."
         )
     if not groups:
         return Verdict(mechanism, "undecided", tuple(sentences))
     effect = paired(groups.get("joint", {}), groups.get("delayed", {}))
     if effect:
-        sentences.append(f"Paired difference joint - delayed: {_said(mean_interval(effect.values()))}.")
+        sentences.append(f"Paired difference joint - delayed: {_points(effect.values())}.")
+        counts = "the paired difference"
     else:
-        effect = groups.get("joint", next(iter(groups.values())))
-    return Verdict(mechanism, decide(effect.values()), (*sentences, *_positions(tables)))
+        which = "joint" if "joint" in groups else "delayed"
+        effect, counts = groups[which], f"the loss in {which} runs"
+    return _decided(mechanism, counts, effect, (*sentences, *_positions(tables)))
 
 
 def _positions(tables: Tables) -> list[str]:
@@ -137,7 +160,7 @@ def _gradients(tables: Tables, state_answer: str | None) -> Verdict:
     mechanism = "Attention's presence spoils the recurrence's gradients"
     runs = [run for run in tables.get("interference", ()) if max(run.table.values("step")) >= 0]
     if not runs:
-        reason = "No run has recorded its gradients; train with training.probe_every=100."
+        reason = "No run has recorded its gradients over training; training.probe_every=100 records them."
         return Verdict(mechanism, "undecided", (reason,))
     if not tables.get("ablation"):
         reason = "The probe ablation was not run, so it is not known which runs have learned to track state."
@@ -175,7 +198,7 @@ def _gradients(tables: Tables, state_answer: str | None) -> Verdict:
         "The gradient without attention points better towards that goal than the joint one by a cosine of "
         f"{_said(mean_interval(groups[which].values()), '.3f')} in {which} runs."
     )
-    return Verdict(mechanism, decide(groups[which].values()), (*sentences, *_state(tables)))
+    return _decided(mechanism, f"this cosine in {which} runs", groups[which], (*_state(tables), *sentences))
 
 
 def _state(tables: Tables) -> list[str]:
@@ -223,10 +246,10 @@ def _dilution(tables: Tables) -> Verdict:
         words = ", ".join(f"{length} ({count} of {len(lost[name])})" for length, count in counts.items())
         longest = max(max(run.table.values("length")) for run in runs)
         sentences.append(
-            f"In {name} runs the best head's weight on the item falls by {_said(mean_interval(values.values()))} from "
+            f"In {name} runs the best head's weight on the item falls by {_points(values.values())} from "
             f"the training length to length {longest}; length at which it loses its majority: {words}."
         )
     if not groups:
         return Verdict(mechanism, "undecided", tuple(sentences))
-    effect = groups.get("delayed", next(iter(groups.values())))
-    return Verdict(mechanism, decide(effect.values()), tuple(sentences))
+    which = "delayed" if "delayed" in groups else "joint"
+    return _decided(mechanism, f"the fall in {which} runs", groups[which], sentences)

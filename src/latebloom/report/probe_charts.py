@@ -23,6 +23,8 @@ MOST_POINTS, MOST_CELLS = 40, 16
 """Points of a line, and columns of a map, in a chart that averages neighbours."""
 CELL, LABEL = 20, 12
 """The height of a row of a map, and pixels of a line of text."""
+BUTTON = 20
+"""Pixels between the title of a map and its cells, so that the page's button for saving the chart covers none."""
 
 
 def draw(chart: Chart, runs: Sequence[Probed], arms: Sequence[str]) -> list[tuple[str, Spec]]:
@@ -144,4 +146,6 @@ def _map(chart: Chart, cells: list[Row], title: str) -> Spec:
         layer({"type": "rect"}, place | {"color": color, "tooltip": tooltip}),
         layer({"type": "text", "fontSize": 11}, place | {"text": quantity("value", format=".2f"), "color": ink}),
     ]
-    return layered(layers, cells, title, height=CELL * len(names))
+    spec = layered(layers, cells, title, height=CELL * len(names))
+    spec["title"]["offset"] = BUTTON
+    return spec

@@ -5,18 +5,30 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from latebloom.engine.interference import BEYOND
 from latebloom.errors import ConfigError
+from latebloom.probes.interference import GradientInterference
 from latebloom.probes.probe import Probe
 from latebloom.probes.table import Chart
 from latebloom.report.charts import Spec, save_chart
-from latebloom.report.mechanisms import Verdict, compared_arms, verdicts
+from latebloom.report.mechanisms import RULE, Verdict, compared_arms, verdicts
 from latebloom.report.page import Page
 from latebloom.report.probe_charts import draw
+from latebloom.report.statistics import mean_interval
+from latebloom.report.tables import EMPTY, Cell, Table, as_html
 from latebloom.results.probe_runs import ProbeResults
 from latebloom.results.probes import Probed
 
 BESIDE = 2
 """From this many charts on, they stand side by side."""
+ONCE = {
+    "cosine": "cosine with / without attention",
+    "norm_with": "norm with attention",
+    "norm_without": "norm without",
+    "alone_with": f"with attention, cosine with the recurrence alone at {BEYOND}x",
+    "alone_without": "without, the same cosine",
+}
+"""The columns of the table of runs whose gradients were measured once, with their headings."""
 
 
 def write_page(
@@ -30,8 +42,7 @@ def write_page(
     groups = _groups(results)
     page.text(
         "What probes say of the mechanisms by which the paper explains delayed attention training, in these runs. Each "
-        "verdict is computed from the numbers below: confirmed if the 95% interval over seeds of an effect is above "
-        "0.1, refuted if it is below, undecided otherwise."
+        f"verdict is computed from the numbers below. {RULE} A number without an interval is that of one run."
     )
     pictures: dict[str, Spec] = {}
     for (study, task), tables in groups.items():
@@ -89,11 +100,44 @@ def _add_probe(page: Page, stem: str, probe: Probe, runs: Sequence[Probed], arms
     """Add the charts of a probe, and return its main ones by the names of their files."""
     page.add(f"<h3>{escape(probe.name)}</h3>")
     page.text((type(probe).__doc__ or "").strip().partition("\n")[0])
+    if isinstance(probe, GradientInterference):
+        once = [run for run in runs if max(run.table.values("step")) < 0]
+        runs = [run for run in runs if max(run.table.values("step")) >= 0]
+        if once:
+            count = f"{len(once)} run{'s' * (len(once) > 1)} without a record over training"
+            page.text(
+                f"{count}: measured once, after training. Means over seeds, for all layers together; the file "
+                "interference.parquet has each layer. A cosine says little where one of the norms is near 0."
+            )
+            page.add(as_html(measured_once(once, arms)))
+        if not runs:
+            return {}
     main = _add_chart(page, f"{stem}-{probe.name}", probe.chart, runs, arms)
     for number, chart in enumerate(probe.more):
         with page.fold(chart.title):
             _add_chart(page, f"{stem}-{probe.name}-more-{number}", chart, runs, arms)
     return main
+
+
+def measured_once(runs: Sequence[Probed], arms: Sequence[str]) -> Table:
+    """Return the gradients of runs that were measured once, by arm and part of the loss."""
+    rows: list[tuple[Cell, ...]] = []
+    for arm in arms:
+        records = [row for run in runs if run.arm == arm for row in run.table.records(layer="all")]
+        for part in dict.fromkeys(row["part"] for row in records):
+            of_part = [row for row in records if row["part"] == part]
+            numbers = ([row[name] for row in of_part if row[name] is not None] for name in ONCE)
+            rows.append((Cell(arm), Cell(part), *map(_mean, numbers)))
+    return Table("Gradients, measured once", ("arm", "part of the loss", *ONCE.values()), tuple(rows), names=2)
+
+
+def _mean(values: Sequence[float]) -> Cell:
+    if not values:
+        return EMPTY
+    found = mean_interval(values)
+    if found.low is None or found.high is None:
+        return Cell(f"{found.mean:.3g}")
+    return Cell(f"{found.mean:.3g}", f"{found.low:.3g}, {found.high:.3g}")
 
 
 def _add_chart(page: Page, name: str, chart: Chart, runs: Sequence[Probed], arms: Sequence[str]) -> dict[str, Spec]:
