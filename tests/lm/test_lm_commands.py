@@ -21,7 +21,7 @@ from latebloom.lm.corpus import Corpus
 from latebloom.lm.evaluate import Evaluating, check_tokenizer, evaluate, load_trained
 from latebloom.lm.prepare import Preparing, prepare
 from latebloom.lm.train import train
-from latebloom.lm.trial_page import cost_table
+from latebloom.lm.trial_page import cost_table, describe_text
 from latebloom.lm.windows import scored_windows, window_batch
 
 FIELDS = [f"{name}={json.dumps(value)}" for name, value in small_model().items() if name != "model_type"]
@@ -197,6 +197,8 @@ def test_a_trial_trains_both_arms_and_writes_a_page(corpus, tmp_path, capsys, mo
         found["recommendation"]["sentence"],
         "Loss on the same tokens, by context",
         "switch at step",
+        "documents of your text with",
+        "and no synthetic traces.",
     ):
         assert word in page
     assert "http-equiv" in page
@@ -241,3 +243,16 @@ def test_bench_compares_trainer_with_a_bare_loop(corpus, tmp_path, capsys):
     rates = found["tokens_per_second"]
     assert found["trainer_of_bare_loop"] == pytest.approx(rates["Trainer"]["best"] / rates["bare loop"]["best"])
     assert "tokens per CPU second" in capsys.readouterr().out
+
+
+def test_the_text_of_a_trial_is_told_apart_from_the_traces_that_were_added(texts, tmp_path):
+    from latebloom.lm.corpus import count_traces
+
+    made = prepare([texts], tmp_path / "corpus", Preparing(vocabulary=320, traces=0.25))
+    train, traces = made.manifest["splits"]["train"], count_traces(made)
+    lines = (made.folder / "documents.jsonl").read_text().splitlines()[1:]
+    own = sum(json.loads(line)["split"] == "train" for line in lines)
+    assert train["documents"] - traces["documents"] == own
+    said = describe_text({"corpus": made.manifest | {"traces": traces}})
+    assert said.startswith(f"Training text: {own:,} documents of your text with {train['tokens'] - traces['tokens']:,}")
+    assert f"and {traces['documents']:,} synthetic traces with {traces['tokens']:,} tokens" in said

@@ -21,7 +21,7 @@ from latebloom.differences import describe_differences
 from latebloom.engine.files import digest, make_folder, write_file, write_json
 from latebloom.errors import ConfigError, DiskFullError, catch_write_errors
 from latebloom.fields import Bound, Count, check_fields
-from latebloom.lm.corpus import DOCUMENTS, FORMAT, MANIFEST, SETTINGS, TOKENS, Corpus, hash_file
+from latebloom.lm.corpus import DOCUMENTS, FORMAT, MANIFEST, SETTINGS, TOKENS, TRACES, Corpus, hash_file
 from latebloom.lm.documents import SPLITS, Document, Scan, Split, list_files, scan_files, split_documents
 from latebloom.lm.extra import begin_folder
 from latebloom.lm.tokenizer import END, FILE, read_tokenizer, train_tokenizer, write_tokenizer
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Share = Annotated[float, Bound(lambda value: 0 < value < 0.5, "above 0 and below 0.5")]
+TraceShare = Annotated[float, Bound(lambda value: 0 <= value <= 0.5, "from 0 to 0.5")]
 SHARD = 8_000_000
 """Bytes of text in a token file; an interrupted command loses at most one."""
 BATCH = 1_000_000
@@ -60,7 +61,7 @@ class Preparing:
     """Patterns of file names, such as *.py; by default every text file."""
     largest: Count = 1_000_000
     """Larger files are left out: they are mostly data."""
-    traces: Annotated[float, Bound(lambda value: 0 <= value <= 0.5, "from 0 to 0.5")] = 0.0
+    traces: TraceShare = 0.0
     """The share of short traces in the training text, see `latebloom.lm.traces`."""
 
     def __post_init__(self) -> None:
@@ -249,7 +250,7 @@ def _write_traces(
             texts.append(training_document(0, index, fillers))
             done += len(texts[-1])
             index += 1
-        file = f"{TOKENS}/traces-{shard:05}.bin"
+        file = f"{TOKENS}/{TRACES}-{shard:05}.bin"
         if not (out / file).exists():
             write_file(out / file, _encode(iter(texts), tokenizer, end_token, dtype, work))
         written[file] = (out / file).stat().st_size // np.dtype(dtype).itemsize

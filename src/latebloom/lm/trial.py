@@ -25,10 +25,10 @@ from latebloom.errors import ConfigError, catch_write_errors
 from latebloom.fields import Count, Positive, at_least, check_fields
 from latebloom.lm.bench import on_device, step_seconds
 from latebloom.lm.compare import Recommendation, recommend
-from latebloom.lm.corpus import MANIFEST, Corpus
+from latebloom.lm.corpus import MANIFEST, Corpus, count_traces
 from latebloom.lm.evaluate import Evaluating, evaluate, load_trained
 from latebloom.lm.extra import begin_folder
-from latebloom.lm.prepare import Preparing, prepare
+from latebloom.lm.prepare import Preparing, TraceShare, prepare
 from latebloom.lm.sizes import build_model, defaults_of, read_model_config
 from latebloom.lm.traces import KINDS
 from latebloom.lm.train import Training, is_hybrid, train
@@ -42,7 +42,7 @@ FEWEST_STEPS = 40
 MULTIPLES = (1, 2, 4, 8, 16)
 MOST_DOCUMENTS, MOST_PROBES, FEWEST = 64, 48, 12
 TRACES = 0.15
-"""The share of traces in the training text of a trial; without them no small model answers a probe."""
+"""The share of traces in the training text, unless another is given; without them no small model answers a probe."""
 UNIGRAM_TOKENS = 2_000_000
 
 
@@ -66,6 +66,8 @@ class Trial:
     vocabulary: Annotated[int, at_least(0)] = 0
     """Tokens of the tokenizer; by default 1,024 for tiny and 4,096 otherwise."""
     include: tuple[str, ...] = ()
+    traces: TraceShare = TRACES
+    """The share of synthetic traces in the training text; a prepared corpus stays as it is."""
     processes: Annotated[int, at_least(0)] = 0
     """Runs at once; by default two on a CPU with two cores or more, else one."""
 
@@ -158,7 +160,7 @@ def _corpus(paths: Sequence[Path], out: Path, settings: Trial, work: Work) -> Co
     if len(paths) == 1 and (paths[0] / MANIFEST).exists():
         return Corpus.load(paths[0])
     vocabulary = settings.vocabulary or (1024 if settings.model == "tiny" else 4096)
-    made = Preparing(vocabulary=vocabulary, traces=TRACES, include=settings.include)
+    made = Preparing(vocabulary=vocabulary, traces=settings.traces, include=settings.include)
     return prepare(paths, out / "corpus", made, work)
 
 
@@ -282,7 +284,8 @@ def _collect(out: Path, plan: dict[str, Any], seeds: int, corpus: Corpus, second
     said: Recommendation = recommend(arms, unigram)
     return {
         "plan": plan,
-        "corpus": {name: corpus.manifest[name] for name in ("splits", "vocabulary", "split_by", "left_out")},
+        "corpus": {name: corpus.manifest[name] for name in ("splits", "vocabulary", "split_by", "left_out")}
+        | {"traces": count_traces(corpus)},
         "recommendation": asdict(said),
         "unigram_loss": unigram,
         "seconds": round(seconds, 1),

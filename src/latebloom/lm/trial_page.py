@@ -188,6 +188,8 @@ def trial_page(found: dict[str, Any], title: str, command: Sequence[str]) -> str
         page.text(
             "Traces written into windows of every length; the model chooses among the possible answers. The dashed "
             "line is guessing. Needle and dictionary ask for recall, swaps for a state, pointers for both."
+            + " Small models that were trained without traces answer none of them."
+            * (not found["corpus"]["traces"]["tokens"])
         )
         page.add('<div class="charts">')
         for kind in numbers.probed:
@@ -218,16 +220,29 @@ def _add_table(page: Page, table: Table) -> None:
     page.text(table.note)
 
 
+def describe_text(found: dict[str, Any]) -> str:
+    """Say how much of the training text is the user's, and how much was added."""
+    train, traces = found["corpus"]["splits"]["train"], found["corpus"]["traces"]
+    documents, tokens = (train[name] - traces[name] for name in ("documents", "tokens"))
+    yours = f"Training text: {documents:,} documents of your text with {tokens:,} tokens"
+    if not traces["tokens"]:
+        return f"{yours}, and no synthetic traces."
+    return (
+        f"{yours}, and {traces['documents']:,} synthetic traces with {traces['tokens']:,} tokens "
+        f"({traces['tokens'] / train['tokens']:.0%} of all), which were added so that the model can learn to answer "
+        "the probes (--traces 0 adds none)."
+    )
+
+
 def _what_was_done(numbers: TrialNumbers) -> str:
     found, plan = numbers.found, numbers.found["plan"]
-    run, train = found["runs"][0], found["corpus"]["splits"]["train"]
+    run = found["runs"][0]
     left_out = ", ".join(f"{count} {reason}" for reason, count in found["corpus"]["left_out"].items()) or "none"
     seeds, asked = len(numbers.arms["joint"]), plan["asked"]["seeds"]
     fewer = f" ({asked} were asked for, and there was no time for more)" if seeds < asked else ""
     return (
         f"A {plan['training']['model']['model_type']} with {run['parameters']:,} parameters, trained with {seeds} "
         f"seed{'s' * (seeds > 1)}{fewer} each way for {run['tokens']:,} tokens in windows of {numbers.base}; attention "
-        f"was delayed until {plan['until']}. Corpus: {train['documents']:,} training documents with "
-        f"{train['tokens']:,} tokens (files left out: {left_out}). Tested on "
+        f"was delayed until {plan['until']}. {describe_text(found)} Files left out: {left_out}. Tested on "
         f"{numbers.first['documents']} other documents. The trial took {found['seconds'] / 60:.1f} minutes."
     )
