@@ -256,3 +256,30 @@ def test_the_text_of_a_trial_is_told_apart_from_the_traces_that_were_added(texts
     said = describe_text({"corpus": made.manifest | {"traces": traces}})
     assert said.startswith(f"Training text: {own:,} documents of your text with {train['tokens'] - traces['tokens']:,}")
     assert f"and {traces['documents']:,} synthetic traces with {traces['tokens']:,} tokens" in said
+
+
+def test_a_trial_checks_first_and_takes_more_text_until_runs_begin(tmp_path, capsys, monkeypatch):
+    from latebloom.lm import trial
+
+    monkeypatch.chdir(tmp_path)
+    write_texts(tmp_path / "texts", files=1, lines=5)
+    words = ["trial", "tiny", "--vocabulary", "300", "--processes", "1", "--data", "texts"]
+    for wrong, sentence in (
+        (["--data", "text"], "data: there is no text"),
+        (["--until", "soon"], "until: 'soon' is not known"),
+        (["--minutes", "0"], "minutes: 0"),
+        (["hidden_size"], "model: 'hidden_size' is not FIELD=VALUE"),
+    ):
+        assert complaint(capsys, *words, *wrong).startswith(sentence)
+    assert complaint(capsys, "trial", "tyni", *words[2:]).startswith("model: ")
+    assert not (tmp_path / "trial").exists()
+    assert complaint(capsys, *words).startswith("data: ")
+    first = Corpus.load(tmp_path / "trial" / "corpus").hash
+    write_texts(tmp_path / "texts", packages=30)
+    monkeypatch.setattr(trial, "step_seconds", lambda *_: 1000.0)
+    assert complaint(capsys, *words).endswith("and 40 are the least; give more minutes or fewer seeds")
+    assert Corpus.load(tmp_path / "trial" / "corpus", verify=True).hash != first
+    (tmp_path / "trial" / "plan.json").write_text("{}")
+    (tmp_path / "texts" / "more.py").write_text("more = 1\n")
+    said = "data: the text was changed since the trial in trial began (120 files then, 121 now); give a new folder with"
+    assert complaint(capsys, *words) == f"{said} --out"

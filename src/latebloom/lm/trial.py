@@ -28,8 +28,8 @@ from latebloom.lm.compare import Recommendation, recommend
 from latebloom.lm.corpus import MANIFEST, Corpus, count_traces
 from latebloom.lm.evaluate import Evaluating, evaluate, load_trained
 from latebloom.lm.extra import begin_folder
-from latebloom.lm.prepare import Preparing, TraceShare, prepare
-from latebloom.lm.sizes import build_model, defaults_of, read_model_config
+from latebloom.lm.prepare import Preparing, TraceShare, changed_text, check_text, prepare, remove_corpus
+from latebloom.lm.sizes import SIZES, build_model, defaults_of, read_model_config
 from latebloom.lm.traces import KINDS
 from latebloom.lm.train import Training, is_hybrid, train
 from latebloom.lm.windows import scored_windows
@@ -38,7 +38,7 @@ from latebloom.lm.work import Work
 ARMS = ("joint", "delayed")
 TRAINING_SHARE, EVALUATION_SHARE = 0.6, 0.22
 """Shares of the minutes; the rest is for starting processes, for the page, and for steps that turn out slower."""
-FEWEST_STEPS = 40
+FEWEST_STEPS, MOST_STEPS = 40, 10**9
 MULTIPLES = (1, 2, 4, 8, 16)
 MOST_DOCUMENTS, MOST_PROBES, FEWEST = 64, 48, 12
 TRACES = 0.15
@@ -81,6 +81,7 @@ def run_trial(paths: Sequence[Path], out: Path, settings: Trial, work: Work | No
     If the machine turns out slower than it was when a step was measured, later seeds are left out to keep the time.
     """
     work, began = work or Work(), time.monotonic()
+    _check_arguments(paths, out, settings)
     begin_folder(out, "corpus", "plan.json", "runs", "trial.json", "index.html")
     corpus = _corpus(paths, out, settings, work)
     on_gpu = torch.cuda.is_available()
@@ -155,13 +156,44 @@ def measure_step(training: Training) -> float:
     return step_seconds(on_device(model), training, corpus)
 
 
-def _corpus(paths: Sequence[Path], out: Path, settings: Trial, work: Work) -> Corpus:
-    """Return the corpus that is given, or make one from text."""
-    if len(paths) == 1 and (paths[0] / MANIFEST).exists():
-        return Corpus.load(paths[0])
+def _check_arguments(paths: Sequence[Path], out: Path, settings: Trial) -> None:
+    """Raise if something is wrong that can be known before the corpus is made; nothing is written."""
+    if _is_prepared(paths):
+        corpus = Corpus.load(paths[0])
+        vocabulary, end_token = corpus.vocabulary, corpus.end_token
+    else:
+        made = _preparing(settings)
+        check_text(paths, made, out)
+        vocabulary, end_token = made.vocabulary, 0
+    training = _training(out, vocabulary, end_token, settings)
+    delayed = replace(training, until=settings.until, steps=MOST_STEPS)
+    delayed.trigger()
+    model, _ = build_model(training.model, 0, vocabulary, training.context)
+    is_hybrid(model, delayed)
+
+
+def _is_prepared(paths: Sequence[Path]) -> bool:
+    return len(paths) == 1 and (paths[0] / MANIFEST).exists()
+
+
+def _preparing(settings: Trial) -> Preparing:
     vocabulary = settings.vocabulary or (1024 if settings.model == "tiny" else 4096)
-    made = Preparing(vocabulary=vocabulary, traces=settings.traces, include=settings.include)
-    return prepare(paths, out / "corpus", made, work)
+    return Preparing(vocabulary=vocabulary, traces=settings.traces, include=settings.include)
+
+
+def _corpus(paths: Sequence[Path], out: Path, settings: Trial, work: Work) -> Corpus:
+    """Return the corpus that is given, or make one from text; make it again if the text was changed before a run."""
+    if _is_prepared(paths):
+        return Corpus.load(paths[0])
+    made, folder = _preparing(settings), out / "corpus"
+    if changed := changed_text(check_text(paths, made, out), folder, made):
+        if (out / "plan.json").exists() or (out / "runs").exists():
+            raise ConfigError(
+                f"data: the text was changed since the trial in {out} began ({changed}); give a new folder with --out"
+            )
+        with catch_write_errors(out):
+            remove_corpus(folder)
+    return prepare(paths, folder, made, work, without=out)
 
 
 def _plan(corpus: Corpus, out: Path, settings: Trial, workers: _Workers, began: float, work: Work) -> dict[str, Any]:
@@ -173,10 +205,9 @@ def _plan(corpus: Corpus, out: Path, settings: Trial, workers: _Workers, began: 
             raise ConfigError(f"out: {out} has a trial with other settings ({changed}); give a new folder")
         return plan
     work.begin("measuring a step", None)
-    training = _training(corpus, settings)
+    training = _training(corpus.folder, corpus.vocabulary, corpus.end_token, settings)
     contexts = _testable(corpus, training.context)
     model, _ = build_model(training.model, 0, corpus.vocabulary, training.context)
-    is_hybrid(model, replace(training, until=settings.until))  # refuses before the work
     # In all processes at once, because they share the machine when they train.
     seconds = max(workers.run(measure_step, [(training,)] * workers.processes))
     left = 60 * settings.minutes - (time.monotonic() - began)
@@ -184,10 +215,10 @@ def _plan(corpus: Corpus, out: Path, settings: Trial, workers: _Workers, began: 
     steps = int(TRAINING_SHARE * each / seconds)
     if steps < FEWEST_STEPS:
         count = sum(one.numel() for one in model.parameters())
+        advice = " or ".join(["more minutes", *["fewer seeds"] * (settings.seeds > 1), *_smaller(settings, model)])
         raise ConfigError(
             f"minutes: {settings.minutes:g} minutes are {max(0, steps)} steps for each of {2 * settings.seeds} runs of "
-            f"this model with {count:,} parameters, and {FEWEST_STEPS} are the least; give more minutes, fewer seeds, "
-            "or a smaller model, such as num_hidden_layers=4 hidden_size=128"
+            f"this model with {count:,} parameters, and {FEWEST_STEPS} are the least; give {advice}"
         )
     replace(training, until=settings.until, steps=steps).trigger()
     forward = seconds / (3 * training.batch * training.context)  # a step is a forward and a backward pass
@@ -210,11 +241,22 @@ def _plan(corpus: Corpus, out: Path, settings: Trial, workers: _Workers, began: 
     return plan
 
 
-def _training(corpus: Corpus, settings: Trial) -> Training:
+def _smaller(settings: Trial, model: Any) -> list[str]:
+    """Return how to make the model smaller, if a way is known."""
+    if settings.model in SIZES:
+        before = list(SIZES)[: list(SIZES).index(settings.model)]
+        return [f"a smaller model, such as {before[0]}"] if before else []
+    config = model.config.get_text_config()
+    small = {"num_hidden_layers": 4, "hidden_size": 128}
+    fields = [f"{name}={value}" for name, value in small.items() if getattr(config, name, 0) > value]
+    return [f"a smaller model, such as with {' '.join(fields)}"] if fields else []
+
+
+def _training(folder: Path, vocabulary: int, end_token: int, settings: Trial) -> Training:
     sizes = defaults_of(settings.model)
     sizes |= {name: getattr(settings, name) for name in sizes if getattr(settings, name)}
-    config = read_model_config(settings.model, settings.overrides, corpus.vocabulary, corpus.end_token)
-    return Training(model=config, corpus=str(corpus.folder.resolve()), steps=FEWEST_STEPS, **sizes)
+    config = read_model_config(settings.model, settings.overrides, vocabulary, end_token)
+    return Training(model=config, corpus=str(folder.resolve()), steps=FEWEST_STEPS, **sizes)
 
 
 def _testable(corpus: Corpus, context: int) -> list[int]:
