@@ -50,7 +50,7 @@ def run(options: Namespace) -> None:
     from latebloom.engine.files import write_file
     from latebloom.errors import catch_write_errors
     from latebloom.lm.trial import Trial, run_trial
-    from latebloom.lm.trial_page import TrialNumbers, change_table, describe_text, probes_table, trial_page
+    from latebloom.lm.trial_page import TrialNumbers, change_table, describe_text, fewer_seeds, probes_table, trial_page
     from latebloom.lm.work import Work
     from latebloom.report.tables import print_table
     from latebloom.report.terminal import say
@@ -80,6 +80,8 @@ def run(options: Namespace) -> None:
     if numbers.probed:
         print_table(console, probes_table(numbers))
     say(console, describe_text(found))
+    if fewer := fewer_seeds(found):
+        say(console, fewer)
     said = found["recommendation"]
     say(console, f"{said['sentence']} {said['advice']}")
     say(console, f"Page: {out / 'index.html'}   Numbers: {out / 'trial.json'}")

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
@@ -89,15 +89,21 @@ def run_trial(paths: Sequence[Path], out: Path, settings: Trial, work: Work | No
     with catch_write_errors(out), _workers(processes) as workers:
         plan = _plan(corpus, out, settings, workers, began, work)
         work.begin("training and evaluating", 2 * settings.seeds, "0 runs done")
-        done, together, longest = 0, max(1, processes // 2), 0.0
+        done, together, longest, finished = 0, max(1, processes // 2), 0.0, 0
+
+        def tell(run: tuple[Any, ...]) -> None:
+            nonlocal finished
+            finished += 1
+            work.advance(note=f"{finished} runs done")
+            work.note(f"{run[0]}, seed {run[1]} done ({finished} of {2 * settings.seeds} runs)")
+
         while done < settings.seeds:
             seeds = range(done, min(done + together, settings.seeds))
             started = time.monotonic()
             if done and started - began + longest > 60 * settings.minutes and not _is_done(out, seeds):
                 break
-            workers.run(run_one, [(arm, seed, out, plan) for seed in seeds for arm in ARMS])
+            workers.run(run_one, [(arm, seed, out, plan) for seed in seeds for arm in ARMS], tell)
             done, longest = seeds.stop, max(longest, time.monotonic() - started)
-            work.advance(2 * len(seeds), note=f"{2 * done} runs done")
         found = _collect(out, plan, done, corpus, time.monotonic() - began)
         write_json(out / "trial.json", found)
     return found
@@ -116,11 +122,24 @@ class _Workers:
                 processes, get_context("spawn"), initializer=_begin_worker, initargs=(threads,)
             )
 
-    def run(self, work: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return the results of all calls, several of which run at once."""
+    def run(
+        self,
+        work: Callable[..., Any],
+        arguments: Sequence[tuple[Any, ...]],
+        tell: Callable[[tuple[Any, ...]], None] = lambda _: None,
+    ) -> list[Any]:
+        """Return the results of all calls, several of which run at once; `tell` is called after each."""
         if self._pool is None:
-            return [work(*one) for one in arguments]
-        return [call.result() for call in [self._pool.submit(work, *one) for one in arguments]]
+            results = []
+            for one in arguments:
+                results.append(work(*one))
+                tell(one)
+            return results
+        calls = {self._pool.submit(work, *one): one for one in arguments}
+        for call in as_completed(calls):
+            call.result()
+            tell(calls[call])
+        return [call.result() for call in calls]
 
     def close(self) -> None:
         if self._pool is not None:
@@ -261,20 +280,28 @@ def _training(folder: Path, vocabulary: int, end_token: int, settings: Trial) ->
 
 def _testable(corpus: Corpus, context: int) -> list[int]:
     """Return the contexts for which the test split has enough text."""
-    contexts = []
+    contexts, scored = [], min(128, context // 2)
     for multiple in MULTIPLES:
         try:
-            windows = scored_windows(corpus, "test", multiple * context, min(128, context // 2), FEWEST)
+            windows = scored_windows(corpus, "test", multiple * context, scored, FEWEST)
         except ConfigError:
             break
         if len(windows) < FEWEST:
             break
         contexts.append(multiple * context)
     if not contexts:
-        tokens = corpus.manifest["splits"]["test"]["tokens"]
+        ends = corpus.split("test").document_ends(corpus.end_token)
+        count = int(((np.diff(ends, prepend=0) > scored) & (ends >= context)).sum())
+        by_name = corpus.manifest["split_by"] == "package"
+        advice = (
+            "the split divides no top-level name, so give text under more of them, or a corpus of "
+            f"`latebloom lm prepare --split file --traces {TRACES}`"
+            if by_name
+            else "give more files, or a shorter --context"
+        )
         raise ConfigError(
-            f"data: the test split has {tokens:,} tokens, and fewer than {FEWEST} documents for a context of "
-            f"{context}; give more text"
+            f"data: {count} of the {len(ends):,} documents of the test split have the {scored + 1} tokens that one "
+            f"needs for a context of {context}, and {FEWEST} are needed; {advice}"
         )
     return contexts
 
