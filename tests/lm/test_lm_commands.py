@@ -8,6 +8,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from families import build
@@ -17,11 +18,12 @@ from torch.nn.functional import cross_entropy
 
 from latebloom.cli import main
 from latebloom.errors import ConfigError
+from latebloom.evaluation.interval import binomial_interval
 from latebloom.lm.corpus import Corpus
 from latebloom.lm.evaluate import Evaluating, check_tokenizer, evaluate, load_trained
 from latebloom.lm.prepare import Preparing, prepare
 from latebloom.lm.train import train
-from latebloom.lm.trial_page import cost_table
+from latebloom.lm.trial_page import accuracy_difference, cost_table, describe_text, fewer_seeds
 from latebloom.lm.windows import scored_windows, window_batch
 
 FIELDS = [f"{name}={json.dumps(value)}" for name, value in small_model().items() if name != "model_type"]
@@ -187,7 +189,8 @@ def test_a_trial_trains_both_arms_and_writes_a_page(corpus, tmp_path, capsys, mo
     monkeypatch.setattr(sys, "argv", ["latebloom", *words])
     monkeypatch.setattr(trial, "step_seconds", lambda *_: 0.1)
     main(words)
-    said = capsys.readouterr().out
+    said, log = capsys.readouterr()
+    assert "joint, seed 0 done (1 of 4 runs)" in log
     found = json.loads((tmp_path / "trial" / "trial.json").read_text())
     assert found["recommendation"]["sentence"] in said
     assert found["recommendation"]["verdict"] == "too little training"
@@ -197,6 +200,10 @@ def test_a_trial_trains_both_arms_and_writes_a_page(corpus, tmp_path, capsys, mo
         found["recommendation"]["sentence"],
         "Loss on the same tokens, by context",
         "switch at step",
+        "documents of your text with",
+        "and no synthetic traces.",
+        "An olmo_hybrid with",
+        "The difference has no interval: fewer than 5 seeds",
     ):
         assert word in page
     assert "http-equiv" in page
@@ -241,3 +248,67 @@ def test_bench_compares_trainer_with_a_bare_loop(corpus, tmp_path, capsys):
     rates = found["tokens_per_second"]
     assert found["trainer_of_bare_loop"] == pytest.approx(rates["Trainer"]["best"] / rates["bare loop"]["best"])
     assert "tokens per CPU second" in capsys.readouterr().out
+
+
+def test_the_text_of_a_trial_is_told_apart_from_the_traces_that_were_added(texts, tmp_path):
+    from latebloom.lm.corpus import count_traces
+
+    made = prepare([texts], tmp_path / "corpus", Preparing(vocabulary=320, traces=0.25))
+    train, traces = made.manifest["splits"]["train"], count_traces(made)
+    lines = (made.folder / "documents.jsonl").read_text().splitlines()[1:]
+    own = sum(json.loads(line)["split"] == "train" for line in lines)
+    assert train["documents"] - traces["documents"] == own
+    said = describe_text({"corpus": made.manifest | {"traces": traces}})
+    assert said.startswith(f"Training text: {own:,} documents of your text with {train['tokens'] - traces['tokens']:,}")
+    assert f"and {traces['documents']:,} synthetic traces with {traces['tokens']:,} tokens" in said
+
+
+def test_a_trial_checks_first_and_takes_more_text_until_runs_begin(tmp_path, capsys, monkeypatch):
+    from latebloom.lm import trial
+
+    monkeypatch.chdir(tmp_path)
+    write_texts(tmp_path / "texts", files=1, lines=5)
+    words = ["trial", "tiny", "--vocabulary", "300", "--processes", "1", "--data", "texts"]
+    for wrong, sentence in (
+        (["--data", "text"], "data: there is no text"),
+        (["--until", "soon"], "until: 'soon' is not known"),
+        (["--minutes", "0"], "minutes: 0"),
+        (["hidden_size"], "model: 'hidden_size' is not FIELD=VALUE"),
+    ):
+        assert complaint(capsys, *words, *wrong).startswith(sentence)
+    assert complaint(capsys, "trial", "tyni", *words[2:]).startswith("model: ")
+    assert not (tmp_path / "trial").exists()
+    said = complaint(capsys, *words)
+    assert said.startswith("data: ")
+    assert (
+        "documents of the test split have the 65 tokens that one needs for a context of 128, and 12 are needed" in said
+    )
+    assert "the split divides no top-level name, so give text under more of them" in said
+    first = Corpus.load(tmp_path / "trial" / "corpus").hash
+    write_texts(tmp_path / "texts", packages=30)
+    monkeypatch.setattr(trial, "step_seconds", lambda *_: 1000.0)
+    assert complaint(capsys, *words).endswith("and 40 are the least; give more minutes or fewer seeds")
+    assert Corpus.load(tmp_path / "trial" / "corpus", verify=True).hash != first
+    (tmp_path / "trial" / "plan.json").write_text("{}")
+    (tmp_path / "texts" / "more.py").write_text("more = 1\n")
+    said = "data: the text was changed since the trial in trial began (120 files then, 121 now); give a new folder with"
+    assert complaint(capsys, *words) == f"{said} --out"
+
+
+def test_a_difference_of_accuracies_stays_possible_and_is_not_certain():
+    none, mixed = np.zeros((5, 12)), np.repeat([[1], [0], [1], [0], [0]], 12, axis=1)
+    same = accuracy_difference(none, none)
+    high = binomial_interval(0, 60)[1]
+    assert (same.mean, same.low, same.high) == pytest.approx((0, -high, high))
+    wide = accuracy_difference(1 - mixed, mixed)
+    assert wide.low is not None
+    assert wide.high is not None
+    assert -1 <= wide.low < wide.mean < wide.high <= 1
+    assert accuracy_difference(none[:3], mixed[:3]).low is None
+
+
+def test_a_trial_says_when_fewer_seeds_were_trained():
+    found = {"evaluations": {"joint": {"0": {}, "1": {}}}, "plan": {"asked": {"seeds": 2}}}
+    assert fewer_seeds(found) == ""
+    found["plan"]["asked"]["seeds"] = 5
+    assert fewer_seeds(found).startswith("There was time for 2 of the 5 seeds that were asked for")

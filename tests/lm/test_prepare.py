@@ -160,7 +160,7 @@ def test_a_file_that_changes_meanwhile_and_a_changed_corpus_are_refused(tmp_path
     changed = Path(next(one["path"] for one in listed if one["split"] == "test"))
     text = changed.read_text()
     changed.write_text("another text\n")
-    with pytest.raises(ConfigError, match="was changed while the corpus was made"):
+    with pytest.raises(ConfigError, match=r"the text was changed since .* \(.* is another\); give a new --out"):
         prepare([folder], out, SMALL)
     changed.write_text(text)
     assert prepare([folder], out, SMALL).hash == made.hash
@@ -169,3 +169,21 @@ def test_a_file_that_changes_meanwhile_and_a_changed_corpus_are_refused(tmp_path
     (out / shard).write_bytes(content)
     with pytest.raises(ConfigError, match="was changed; prepare the corpus again"):
         Corpus.load(out, verify=True)
+
+
+def test_files_that_come_later_are_refused_and_a_mistake_leaves_no_settings(tmp_path):
+    folder, out = write_texts(tmp_path / "texts"), tmp_path / "corpus"
+    with pytest.raises(ConfigError, match="there is no"):
+        prepare([tmp_path / "text"], out, SMALL)
+    assert not out.exists()
+    made = prepare([folder], out, SMALL)
+    file = folder / "package0" / "module0.py"
+    text = file.read_text()
+    file.write_text(text[::-1])  # of the same size
+    with pytest.raises(ConfigError, match=r"module0.py is another\); give a new --out"):
+        prepare([folder], out, SMALL)
+    file.write_text(text)
+    assert prepare([folder], out, SMALL).hash == made.hash
+    (folder / "more.py").write_text("more = 1\n")
+    with pytest.raises(ConfigError, match=r"\(48 files then, 49 now\); give a new --out"):
+        prepare([folder], out, SMALL)

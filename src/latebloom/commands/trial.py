@@ -4,7 +4,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from latebloom.arguments import Parser, add_out, integer, number
+from latebloom.arguments import Parser, add_out, integer, number, share
 
 
 def add_arguments(parser: Parser) -> None:
@@ -34,6 +34,13 @@ def add_arguments(parser: Parser) -> None:
     add("--learning-rate", type=number, default=0.0, metavar="RATE", help="of both arms (default: that of the size)")
     add("--vocabulary", type=integer, default=0, metavar="N", help="tokens (default: 1024 for tiny, else 4096)")
     add("--include", action="append", default=[], metavar="PATTERN", help="only file names like this, such as '*.py'")
+    add(
+        "--traces",
+        type=share,
+        default=0.15,
+        metavar="SHARE",
+        help="share of synthetic traces that is added to the training text, for the probes (default: 15%%; 0: none)",
+    )
     add("--processes", type=integer, default=0, metavar="N", help="runs at once (default: two on a CPU, one on a GPU)")
 
 
@@ -43,12 +50,23 @@ def run(options: Namespace) -> None:
     from latebloom.engine.files import write_file
     from latebloom.errors import catch_write_errors
     from latebloom.lm.trial import Trial, run_trial
-    from latebloom.lm.trial_page import TrialNumbers, change_table, probes_table, trial_page
+    from latebloom.lm.trial_page import TrialNumbers, change_table, describe_text, fewer_seeds, probes_table, trial_page
     from latebloom.lm.work import Work
     from latebloom.report.tables import print_table
     from latebloom.report.terminal import say
 
-    names = ("model", "minutes", "seeds", "until", "context", "batch", "learning_rate", "vocabulary", "processes")
+    names = (
+        "model",
+        "minutes",
+        "seeds",
+        "until",
+        "context",
+        "batch",
+        "learning_rate",
+        "vocabulary",
+        "traces",
+        "processes",
+    )
     given = {name: getattr(options, name) for name in names}
     settings = Trial(overrides=tuple(options.overrides), include=tuple(options.include), **given)
     out = options.out or Path("trial")
@@ -61,6 +79,9 @@ def run(options: Namespace) -> None:
     print_table(console, change_table(numbers))
     if numbers.probed:
         print_table(console, probes_table(numbers))
+    say(console, describe_text(found))
+    if fewer := fewer_seeds(found):
+        say(console, fewer)
     said = found["recommendation"]
     say(console, f"{said['sentence']} {said['advice']}")
     say(console, f"Page: {out / 'index.html'}   Numbers: {out / 'trial.json'}")

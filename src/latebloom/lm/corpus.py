@@ -16,6 +16,8 @@ from latebloom.errors import ConfigError, require
 from latebloom.lm.documents import Split
 
 MANIFEST, SETTINGS, DOCUMENTS, TOKENS = "manifest.json", "settings.json", "documents.jsonl", "tokens"
+TRACES = "traces"
+"""How the names of token files with traces begin."""
 FORMAT = 1
 
 
@@ -103,6 +105,15 @@ class Corpus:
         """Return the tokens of a split."""
         files = self.manifest["splits"][name]["files"]
         return Tokens([self.folder / one for one in files], [files[one] for one in files], self.manifest["dtype"])
+
+
+def count_traces(corpus: Corpus) -> dict[str, int]:
+    """Return how many documents and tokens of the training split are traces, see `latebloom.lm.traces`."""
+    files = {
+        name: n for name, n in corpus.manifest["splits"]["train"]["files"].items() if Path(name).name.startswith(TRACES)
+    }
+    tokens = Tokens([corpus.folder / one for one in files], list(files.values()), corpus.manifest["dtype"])
+    return {"documents": len(tokens.document_ends(corpus.end_token)), "tokens": len(tokens)}
 
 
 def hash_file(path: Path) -> str:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 
 from latebloom.differences import describe_differences
-from latebloom.engine.files import digest, make_folder, write_file, write_json
+from latebloom.engine.files import digest, json_digest, make_folder, write_file, write_json
 from latebloom.errors import ConfigError, DiskFullError, catch_write_errors
 from latebloom.fields import Bound, Count, check_fields
-from latebloom.lm.corpus import DOCUMENTS, FORMAT, MANIFEST, SETTINGS, TOKENS, Corpus, hash_file
+from latebloom.lm.corpus import DOCUMENTS, FORMAT, MANIFEST, SETTINGS, TOKENS, TRACES, Corpus, hash_file
 from latebloom.lm.documents import SPLITS, Document, Scan, Split, list_files, scan_files, split_documents
 from latebloom.lm.extra import begin_folder
 from latebloom.lm.tokenizer import END, FILE, read_tokenizer, train_tokenizer, write_tokenizer
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Share = Annotated[float, Bound(lambda value: 0 < value < 0.5, "above 0 and below 0.5")]
+TraceShare = Annotated[float, Bound(lambda value: 0 <= value <= 0.5, "from 0 to 0.5")]
 SHARD = 8_000_000
 """Bytes of text in a token file; an interrupted command loses at most one."""
 BATCH = 1_000_000
@@ -60,23 +61,37 @@ class Preparing:
     """Patterns of file names, such as *.py; by default every text file."""
     largest: Count = 1_000_000
     """Larger files are left out: they are mostly data."""
-    traces: Annotated[float, Bound(lambda value: 0 <= value <= 0.5, "from 0 to 0.5")] = 0.0
+    traces: TraceShare = 0.0
     """The share of short traces in the training text, see `latebloom.lm.traces`."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
 
-def prepare(paths: Sequence[Path], out: Path, settings: Preparing, work: Work | None = None) -> Corpus:
-    """Make a corpus in the folder `out`, or continue one; return it."""
-    work = work or Work()
-    if (out / MANIFEST).exists():
+def prepare(
+    paths: Sequence[Path], out: Path, settings: Preparing, work: Work | None = None, without: Path | None = None
+) -> Corpus:
+    """Make a corpus in the folder `out`, or continue one; return it.
+
+    Files in the folder `without`, by default `out`, are no text of the corpus.
+    """
+    work, without = work or Work(), without or out
+    files = check_text(paths, settings, without)
+    if (out / SETTINGS).exists() or (out / MANIFEST).exists():
         _check_same(paths, out, settings)
+        if changed := changed_text(files, out, settings):
+            raise ConfigError(f"data: the text was changed since {out} was made from it ({changed}); give a new --out")
+    if (out / MANIFEST).exists():
         return Corpus.load(out)
     given = None if settings.tokenizer is None else read_tokenizer(Path(settings.tokenizer))
     with catch_write_errors(out):
-        _begin(paths, out, settings)
-        scan = _read_scan(out) or _scan(paths, out, settings, work)
+        if not (out / SETTINGS).exists():
+            begin_folder(out)
+        scan = _read_scan(out)
+        if scan is None:
+            scan = _scan(files, paths, settings, work)
+            write_json(out / SETTINGS, _described(paths, settings))
+            _write_scan(out, scan, files, settings)
         _check_room(out, sum(one.size for one in scan.documents))
         if not (out / FILE).exists():
             if given is None:
@@ -91,12 +106,64 @@ def prepare(paths: Sequence[Path], out: Path, settings: Preparing, work: Work | 
     return Corpus.load(out)
 
 
-def _begin(paths: Sequence[Path], out: Path, settings: Preparing) -> None:
-    if (out / SETTINGS).exists():
-        _check_same(paths, out, settings)
-        return
-    begin_folder(out)
-    write_json(out / SETTINGS, _described(paths, settings))
+def check_text(paths: Sequence[Path], settings: Preparing, without: Path) -> list[tuple[Path, str]]:
+    """Return the files of the text; raise if there are none. Nothing is read or written."""
+    files = list_files(paths, settings.include, without)
+    if not files:
+        where = ", ".join(map(str, paths))
+        raise ConfigError(f"data: there are no files in {where}" + " that match --include" * bool(settings.include))
+    return files
+
+
+def changed_text(files: Sequence[tuple[Path, str]], out: Path, settings: Preparing) -> str:
+    """Say how the files differ from those that the corpus in `out` was made, or begun, from; empty if they do not.
+
+    Names and sizes of all files are compared, and the content of documents that were written since.
+    """
+    if not (out / DOCUMENTS).exists():
+        return ""
+    scan = _read_scan(out)
+    assert scan is not None
+    before, now = len(scan.documents) + sum(scan.left_out.values()), len(files)
+    if before != now:
+        return f"{before:,} file{'s' * (before != 1)} then, {now:,} now"
+    made, listed = (out / DOCUMENTS).stat().st_mtime_ns, {str(path) for path, _ in files}
+    for one in scan.documents:
+        if one.path not in listed:
+            return f"without {one.path}"
+        try:
+            found = Path(one.path).stat()
+            is_same = found.st_size == one.size
+            if is_same and found.st_mtime_ns >= made:
+                is_same = digest(Path(one.path).read_bytes()) == one.digest
+        except OSError:
+            is_same = False
+        if not is_same:
+            return f"{one.path} is another"
+    with open(out / DOCUMENTS) as file:
+        listing = json.loads(file.readline()).get("listing")
+    return "" if listing in (None, _listing(files, settings)) else "files that were left out are others"
+
+
+def _listing(files: Sequence[tuple[Path, str]], settings: Preparing) -> str:
+    """Return a digest of the names and sizes of all files, with those of the documents and of files left out."""
+    return json_digest([(name, min(_size(path), settings.largest + 1)) for path, name in files])
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # such a file is left out
+        return 0
+
+
+def remove_corpus(out: Path) -> None:
+    """Remove the files of a corpus, in an order after which an interrupted removal is begun again."""
+    (out / MANIFEST).unlink(missing_ok=True)
+    if (out / TOKENS).is_dir():
+        shutil.rmtree(out / TOKENS)
+    for name in (FILE, "tokenizer_config.json", DOCUMENTS, SETTINGS):
+        (out / name).unlink(missing_ok=True)
 
 
 def _described(paths: Sequence[Path], settings: Preparing) -> dict:
@@ -113,22 +180,22 @@ def _check_same(paths: Sequence[Path], out: Path, settings: Preparing) -> None:
         raise ConfigError(f"out: {out} was prepared with other settings ({changed}); give a new folder")
 
 
-def _scan(paths: Sequence[Path], out: Path, settings: Preparing, work: Work) -> Scan:
-    """Find and split the documents, and keep them in a file."""
-    files = list_files(paths, settings.include, out)
-    work.begin("reading", sum(file.stat().st_size for file, _ in files))
+def _scan(files: Sequence[tuple[Path, str]], paths: Sequence[Path], settings: Preparing, work: Work) -> Scan:
+    """Find and split the documents."""
+    work.begin("reading", sum(_size(file) for file, _ in files))
     scan = scan_files(files, settings.largest, work.advance)
-    where = ", ".join(map(str, paths))
-    if not files:
-        raise ConfigError(f"data: there are no files in {where}" + " that match --include" * bool(settings.include))
     if not scan.documents:
+        where = ", ".join(map(str, paths))
         reasons = ", ".join(f"{count} {reason}" for reason, count in scan.left_out.items())
         raise ConfigError(f"data: there is no text in {where}; of {len(files)} files: {reasons}")
-    scan = split_documents(scan, {"validation": settings.validation, "test": settings.test}, settings.split)
-    head = {"left_out": dict(sorted(scan.left_out.items())), "split_by": scan.split_by}
+    return split_documents(scan, {"validation": settings.validation, "test": settings.test}, settings.split)
+
+
+def _write_scan(out: Path, scan: Scan, files: Sequence[tuple[Path, str]], settings: Preparing) -> None:
+    left_out, listing = dict(sorted(scan.left_out.items())), _listing(files, settings)
+    head = {"left_out": left_out, "split_by": scan.split_by, "listing": listing}
     lines = [head, *(asdict(one) for one in scan.documents)]
     write_file(out / DOCUMENTS, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
-    return scan
 
 
 def _read_scan(out: Path) -> Scan | None:
@@ -249,7 +316,7 @@ def _write_traces(
             texts.append(training_document(0, index, fillers))
             done += len(texts[-1])
             index += 1
-        file = f"{TOKENS}/traces-{shard:05}.bin"
+        file = f"{TOKENS}/{TRACES}-{shard:05}.bin"
         if not (out / file).exists():
             write_file(out / file, _encode(iter(texts), tokenizer, end_token, dtype, work))
         written[file] = (out / file).stat().st_size // np.dtype(dtype).itemsize

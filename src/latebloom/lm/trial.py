@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
@@ -25,11 +25,11 @@ from latebloom.errors import ConfigError, catch_write_errors
 from latebloom.fields import Count, Positive, at_least, check_fields
 from latebloom.lm.bench import on_device, step_seconds
 from latebloom.lm.compare import Recommendation, recommend
-from latebloom.lm.corpus import MANIFEST, Corpus
+from latebloom.lm.corpus import MANIFEST, Corpus, count_traces
 from latebloom.lm.evaluate import Evaluating, evaluate, load_trained
 from latebloom.lm.extra import begin_folder
-from latebloom.lm.prepare import Preparing, prepare
-from latebloom.lm.sizes import build_model, defaults_of, read_model_config
+from latebloom.lm.prepare import Preparing, TraceShare, changed_text, check_text, prepare, remove_corpus
+from latebloom.lm.sizes import SIZES, build_model, defaults_of, read_model_config
 from latebloom.lm.traces import KINDS
 from latebloom.lm.train import Training, is_hybrid, train
 from latebloom.lm.windows import scored_windows
@@ -38,11 +38,11 @@ from latebloom.lm.work import Work
 ARMS = ("joint", "delayed")
 TRAINING_SHARE, EVALUATION_SHARE = 0.6, 0.22
 """Shares of the minutes; the rest is for starting processes, for the page, and for steps that turn out slower."""
-FEWEST_STEPS = 40
+FEWEST_STEPS, MOST_STEPS = 40, 10**9
 MULTIPLES = (1, 2, 4, 8, 16)
 MOST_DOCUMENTS, MOST_PROBES, FEWEST = 64, 48, 12
 TRACES = 0.15
-"""The share of traces in the training text of a trial; without them no small model answers a probe."""
+"""The share of traces in the training text, unless another is given; without them no small model answers a probe."""
 UNIGRAM_TOKENS = 2_000_000
 
 
@@ -66,6 +66,8 @@ class Trial:
     vocabulary: Annotated[int, at_least(0)] = 0
     """Tokens of the tokenizer; by default 1,024 for tiny and 4,096 otherwise."""
     include: tuple[str, ...] = ()
+    traces: TraceShare = TRACES
+    """The share of synthetic traces in the training text; a prepared corpus stays as it is."""
     processes: Annotated[int, at_least(0)] = 0
     """Runs at once; by default two on a CPU with two cores or more, else one."""
 
@@ -79,6 +81,7 @@ def run_trial(paths: Sequence[Path], out: Path, settings: Trial, work: Work | No
     If the machine turns out slower than it was when a step was measured, later seeds are left out to keep the time.
     """
     work, began = work or Work(), time.monotonic()
+    _check_arguments(paths, out, settings)
     begin_folder(out, "corpus", "plan.json", "runs", "trial.json", "index.html")
     corpus = _corpus(paths, out, settings, work)
     on_gpu = torch.cuda.is_available()
@@ -86,15 +89,21 @@ def run_trial(paths: Sequence[Path], out: Path, settings: Trial, work: Work | No
     with catch_write_errors(out), _workers(processes) as workers:
         plan = _plan(corpus, out, settings, workers, began, work)
         work.begin("training and evaluating", 2 * settings.seeds, "0 runs done")
-        done, together, longest = 0, max(1, processes // 2), 0.0
+        done, together, longest, finished = 0, max(1, processes // 2), 0.0, 0
+
+        def tell(run: tuple[Any, ...]) -> None:
+            nonlocal finished
+            finished += 1
+            work.advance(note=f"{finished} runs done")
+            work.note(f"{run[0]}, seed {run[1]} done ({finished} of {2 * settings.seeds} runs)")
+
         while done < settings.seeds:
             seeds = range(done, min(done + together, settings.seeds))
             started = time.monotonic()
             if done and started - began + longest > 60 * settings.minutes and not _is_done(out, seeds):
                 break
-            workers.run(run_one, [(arm, seed, out, plan) for seed in seeds for arm in ARMS])
+            workers.run(run_one, [(arm, seed, out, plan) for seed in seeds for arm in ARMS], tell)
             done, longest = seeds.stop, max(longest, time.monotonic() - started)
-            work.advance(2 * len(seeds), note=f"{2 * done} runs done")
         found = _collect(out, plan, done, corpus, time.monotonic() - began)
         write_json(out / "trial.json", found)
     return found
@@ -113,11 +122,24 @@ class _Workers:
                 processes, get_context("spawn"), initializer=_begin_worker, initargs=(threads,)
             )
 
-    def run(self, work: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return the results of all calls, several of which run at once."""
+    def run(
+        self,
+        work: Callable[..., Any],
+        arguments: Sequence[tuple[Any, ...]],
+        tell: Callable[[tuple[Any, ...]], None] = lambda _: None,
+    ) -> list[Any]:
+        """Return the results of all calls, several of which run at once; `tell` is called after each."""
         if self._pool is None:
-            return [work(*one) for one in arguments]
-        return [call.result() for call in [self._pool.submit(work, *one) for one in arguments]]
+            results = []
+            for one in arguments:
+                results.append(work(*one))
+                tell(one)
+            return results
+        calls = {self._pool.submit(work, *one): one for one in arguments}
+        for call in as_completed(calls):
+            call.result()
+            tell(calls[call])
+        return [call.result() for call in calls]
 
     def close(self) -> None:
         if self._pool is not None:
@@ -153,13 +175,44 @@ def measure_step(training: Training) -> float:
     return step_seconds(on_device(model), training, corpus)
 
 
-def _corpus(paths: Sequence[Path], out: Path, settings: Trial, work: Work) -> Corpus:
-    """Return the corpus that is given, or make one from text."""
-    if len(paths) == 1 and (paths[0] / MANIFEST).exists():
-        return Corpus.load(paths[0])
+def _check_arguments(paths: Sequence[Path], out: Path, settings: Trial) -> None:
+    """Raise if something is wrong that can be known before the corpus is made; nothing is written."""
+    if _is_prepared(paths):
+        corpus = Corpus.load(paths[0])
+        vocabulary, end_token = corpus.vocabulary, corpus.end_token
+    else:
+        made = _preparing(settings)
+        check_text(paths, made, out)
+        vocabulary, end_token = made.vocabulary, 0
+    training = _training(out, vocabulary, end_token, settings)
+    delayed = replace(training, until=settings.until, steps=MOST_STEPS)
+    delayed.trigger()
+    model, _ = build_model(training.model, 0, vocabulary, training.context)
+    is_hybrid(model, delayed)
+
+
+def _is_prepared(paths: Sequence[Path]) -> bool:
+    return len(paths) == 1 and (paths[0] / MANIFEST).exists()
+
+
+def _preparing(settings: Trial) -> Preparing:
     vocabulary = settings.vocabulary or (1024 if settings.model == "tiny" else 4096)
-    made = Preparing(vocabulary=vocabulary, traces=TRACES, include=settings.include)
-    return prepare(paths, out / "corpus", made, work)
+    return Preparing(vocabulary=vocabulary, traces=settings.traces, include=settings.include)
+
+
+def _corpus(paths: Sequence[Path], out: Path, settings: Trial, work: Work) -> Corpus:
+    """Return the corpus that is given, or make one from text; make it again if the text was changed before a run."""
+    if _is_prepared(paths):
+        return Corpus.load(paths[0])
+    made, folder = _preparing(settings), out / "corpus"
+    if changed := changed_text(check_text(paths, made, out), folder, made):
+        if (out / "plan.json").exists() or (out / "runs").exists():
+            raise ConfigError(
+                f"data: the text was changed since the trial in {out} began ({changed}); give a new folder with --out"
+            )
+        with catch_write_errors(out):
+            remove_corpus(folder)
+    return prepare(paths, folder, made, work, without=out)
 
 
 def _plan(corpus: Corpus, out: Path, settings: Trial, workers: _Workers, began: float, work: Work) -> dict[str, Any]:
@@ -171,10 +224,9 @@ def _plan(corpus: Corpus, out: Path, settings: Trial, workers: _Workers, began: 
             raise ConfigError(f"out: {out} has a trial with other settings ({changed}); give a new folder")
         return plan
     work.begin("measuring a step", None)
-    training = _training(corpus, settings)
+    training = _training(corpus.folder, corpus.vocabulary, corpus.end_token, settings)
     contexts = _testable(corpus, training.context)
     model, _ = build_model(training.model, 0, corpus.vocabulary, training.context)
-    is_hybrid(model, replace(training, until=settings.until))  # refuses before the work
     # In all processes at once, because they share the machine when they train.
     seconds = max(workers.run(measure_step, [(training,)] * workers.processes))
     left = 60 * settings.minutes - (time.monotonic() - began)
@@ -182,10 +234,10 @@ def _plan(corpus: Corpus, out: Path, settings: Trial, workers: _Workers, began: 
     steps = int(TRAINING_SHARE * each / seconds)
     if steps < FEWEST_STEPS:
         count = sum(one.numel() for one in model.parameters())
+        advice = " or ".join(["more minutes", *["fewer seeds"] * (settings.seeds > 1), *_smaller(settings, model)])
         raise ConfigError(
             f"minutes: {settings.minutes:g} minutes are {max(0, steps)} steps for each of {2 * settings.seeds} runs of "
-            f"this model with {count:,} parameters, and {FEWEST_STEPS} are the least; give more minutes, fewer seeds, "
-            "or a smaller model, such as num_hidden_layers=4 hidden_size=128"
+            f"this model with {count:,} parameters, and {FEWEST_STEPS} are the least; give {advice}"
         )
     replace(training, until=settings.until, steps=steps).trigger()
     forward = seconds / (3 * training.batch * training.context)  # a step is a forward and a backward pass
@@ -208,29 +260,48 @@ def _plan(corpus: Corpus, out: Path, settings: Trial, workers: _Workers, began: 
     return plan
 
 
-def _training(corpus: Corpus, settings: Trial) -> Training:
+def _smaller(settings: Trial, model: Any) -> list[str]:
+    """Return how to make the model smaller, if a way is known."""
+    if settings.model in SIZES:
+        before = list(SIZES)[: list(SIZES).index(settings.model)]
+        return [f"a smaller model, such as {before[0]}"] if before else []
+    config = model.config.get_text_config()
+    small = {"num_hidden_layers": 4, "hidden_size": 128}
+    fields = [f"{name}={value}" for name, value in small.items() if getattr(config, name, 0) > value]
+    return [f"a smaller model, such as with {' '.join(fields)}"] if fields else []
+
+
+def _training(folder: Path, vocabulary: int, end_token: int, settings: Trial) -> Training:
     sizes = defaults_of(settings.model)
     sizes |= {name: getattr(settings, name) for name in sizes if getattr(settings, name)}
-    config = read_model_config(settings.model, settings.overrides, corpus.vocabulary, corpus.end_token)
-    return Training(model=config, corpus=str(corpus.folder.resolve()), steps=FEWEST_STEPS, **sizes)
+    config = read_model_config(settings.model, settings.overrides, vocabulary, end_token)
+    return Training(model=config, corpus=str(folder.resolve()), steps=FEWEST_STEPS, **sizes)
 
 
 def _testable(corpus: Corpus, context: int) -> list[int]:
     """Return the contexts for which the test split has enough text."""
-    contexts = []
+    contexts, scored = [], min(128, context // 2)
     for multiple in MULTIPLES:
         try:
-            windows = scored_windows(corpus, "test", multiple * context, min(128, context // 2), FEWEST)
+            windows = scored_windows(corpus, "test", multiple * context, scored, FEWEST)
         except ConfigError:
             break
         if len(windows) < FEWEST:
             break
         contexts.append(multiple * context)
     if not contexts:
-        tokens = corpus.manifest["splits"]["test"]["tokens"]
+        ends = corpus.split("test").document_ends(corpus.end_token)
+        count = int(((np.diff(ends, prepend=0) > scored) & (ends >= context)).sum())
+        by_name = corpus.manifest["split_by"] == "package"
+        advice = (
+            "the split divides no top-level name, so give text under more of them, or a corpus of "
+            f"`latebloom lm prepare --split file --traces {TRACES}`"
+            if by_name
+            else "give more files, or a shorter --context"
+        )
         raise ConfigError(
-            f"data: the test split has {tokens:,} tokens, and fewer than {FEWEST} documents for a context of "
-            f"{context}; give more text"
+            f"data: {count} of the {len(ends):,} documents of the test split have the {scored + 1} tokens that one "
+            f"needs for a context of {context}, and {FEWEST} are needed; {advice}"
         )
     return contexts
 
@@ -282,7 +353,8 @@ def _collect(out: Path, plan: dict[str, Any], seeds: int, corpus: Corpus, second
     said: Recommendation = recommend(arms, unigram)
     return {
         "plan": plan,
-        "corpus": {name: corpus.manifest[name] for name in ("splits", "vocabulary", "split_by", "left_out")},
+        "corpus": {name: corpus.manifest[name] for name in ("splits", "vocabulary", "split_by", "left_out")}
+        | {"traces": count_traces(corpus)},
         "recommendation": asdict(said),
         "unigram_loss": unigram,
         "seconds": round(seconds, 1),

@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from html import escape
+from math import hypot
 from statistics import mean
 from typing import Any
 
@@ -20,7 +21,28 @@ from latebloom.report.statistics import Estimate
 from latebloom.report.tables import EMPTY, Cell, Table, as_html
 
 NAMES = {"joint": "joint training", "delayed": "delayed attention"}
+FEWEST_SEEDS = 5
+"""With fewer, the interval of a difference of accuracies spans almost all that is possible, or is far too narrow."""
 TIMES = ("seconds", "cpu_seconds")
+
+
+def accuracy_difference(delayed: np.ndarray, joint: np.ndarray) -> Estimate:
+    """Return delayed - joint of right answers (seeds, probes), with an interval from `FEWEST_SEEDS` seeds on.
+
+    Of two intervals it has the outer bounds: Student's over seeds and probes, which is too narrow where all answers
+    are alike, and Newcombe's from the exact intervals of both arms, which knows nothing of seeds.
+    """
+    difference = float(delayed.mean() - joint.mean())
+    if len(delayed) < FEWEST_SEEDS:
+        return Estimate(difference, None, None, len(delayed))
+    (low1, high1), (low2, high2) = (binomial_interval(int(one.sum()), one.size) for one in (delayed, joint))
+    first, second = float(delayed.mean()), float(joint.mean())
+    low = difference - hypot(first - low1, high2 - second)
+    high = difference + hypot(high1 - first, second - low2)
+    student = estimate(delayed - joint)
+    if student.low is not None and student.high is not None:
+        low, high = min(low, student.low), max(high, student.high)
+    return Estimate(difference, max(-1.0, low), min(1.0, high), len(delayed))
 
 
 class TrialNumbers:
@@ -61,9 +83,9 @@ class TrialNumbers:
         return Estimate(float(outcomes.mean()), *interval, len(outcomes))
 
     def probe_change(self, kind: str, context: int) -> Estimate | None:
-        """Return delayed - joint of the accuracy, over seeds and probes."""
+        """Return delayed - joint of the accuracy; see `accuracy_difference` for the interval."""
         delayed, joint = (self.outcomes(arm, kind, context) for arm in ("delayed", "joint"))
-        return None if delayed is None or joint is None else estimate(delayed - joint)
+        return None if delayed is None or joint is None else accuracy_difference(delayed, joint)
 
     def guessing(self, kind: str) -> float:
         return mean(row["guessing"] for row in self.first["probes"] if row["kind"] == kind)
@@ -103,9 +125,15 @@ def probes_table(numbers: TrialNumbers) -> Table:
         changes = (numbers.probe_change(kind, context) for context in numbers.contexts)
         rows.append((Cell(f"{kind}, difference"), *(_share(one, "+") for one in changes)))
     note = (
-        "Percent of right answers. The interval of an arm is exact, over the answers of all seeds together; that of "
-        "the difference, in points, counts seeds and probes as random."
+        "Percent of right answers, and the difference in points. The interval of an arm is exact, over the answers of "
+        "all seeds together, and leaves out how seeds vary. "
     )
+    if len(numbers.arms["joint"]) < FEWEST_SEEDS:
+        note += f"The difference has no interval: fewer than {FEWEST_SEEDS} seeds tell too little of how seeds vary."
+    else:
+        note += (
+            "The interval of the difference counts seeds and probes as random, and is no narrower than both arms imply."
+        )
     return Table("Probes by context", ("", *context_heads(numbers.first)), tuple(rows), note)
 
 
@@ -188,6 +216,8 @@ def trial_page(found: dict[str, Any], title: str, command: Sequence[str]) -> str
         page.text(
             "Traces written into windows of every length; the model chooses among the possible answers. The dashed "
             "line is guessing. Needle and dictionary ask for recall, swaps for a state, pointers for both."
+            + " Small models that were trained without traces answer none of them."
+            * (not found["corpus"]["traces"]["tokens"])
         )
         page.add('<div class="charts">')
         for kind in numbers.probed:
@@ -218,16 +248,37 @@ def _add_table(page: Page, table: Table) -> None:
     page.text(table.note)
 
 
+def fewer_seeds(found: dict[str, Any]) -> str:
+    """Say that fewer seeds were trained than asked for; empty if all were."""
+    seeds, asked = len(found["evaluations"]["joint"]), found["plan"]["asked"]["seeds"]
+    if seeds == asked:
+        return ""
+    return f"There was time for {seeds} of the {asked} seeds that were asked for; more --minutes allow more."
+
+
+def describe_text(found: dict[str, Any]) -> str:
+    """Say how much of the training text is the user's, and how much was added."""
+    train, traces = found["corpus"]["splits"]["train"], found["corpus"]["traces"]
+    documents, tokens = (train[name] - traces[name] for name in ("documents", "tokens"))
+    yours = f"Training text: {documents:,} documents of your text with {tokens:,} tokens"
+    if not traces["tokens"]:
+        return f"{yours}, and no synthetic traces."
+    return (
+        f"{yours}, and {traces['documents']:,} synthetic traces with {traces['tokens']:,} tokens "
+        f"({traces['tokens'] / train['tokens']:.0%} of all), which were added so that the model can learn to answer "
+        "the probes (--traces 0 adds none)."
+    )
+
+
 def _what_was_done(numbers: TrialNumbers) -> str:
     found, plan = numbers.found, numbers.found["plan"]
-    run, train = found["runs"][0], found["corpus"]["splits"]["train"]
+    run = found["runs"][0]
     left_out = ", ".join(f"{count} {reason}" for reason, count in found["corpus"]["left_out"].items()) or "none"
-    seeds, asked = len(numbers.arms["joint"]), plan["asked"]["seeds"]
-    fewer = f" ({asked} were asked for, and there was no time for more)" if seeds < asked else ""
+    seeds, kind = len(numbers.arms["joint"]), plan["training"]["model"]["model_type"]
+    fewer = f" ({plan['asked']['seeds']} were asked for, and there was no time for more)" if fewer_seeds(found) else ""
     return (
-        f"A {plan['training']['model']['model_type']} with {run['parameters']:,} parameters, trained with {seeds} "
+        f"{'An' if kind[0] in 'aeiou' else 'A'} {kind} with {run['parameters']:,} parameters, trained with {seeds} "
         f"seed{'s' * (seeds > 1)}{fewer} each way for {run['tokens']:,} tokens in windows of {numbers.base}; attention "
-        f"was delayed until {plan['until']}. Corpus: {train['documents']:,} training documents with "
-        f"{train['tokens']:,} tokens (files left out: {left_out}). Tested on "
+        f"was delayed until {plan['until']}. {describe_text(found)} Files left out: {left_out}. Tested on "
         f"{numbers.first['documents']} other documents. The trial took {found['seconds'] / 60:.1f} minutes."
     )

@@ -37,9 +37,13 @@ class Work:
         if self._stage is not None:
             self._bars.update(self._stage, total=1, completed=1)
         self._stage = self._bars.add_task(stage, total=total, note=note)
+        self.note(stage)
+
+    def note(self, text: str) -> None:
+        """Write a line into a log; a terminal has the bar."""
         if self.visible and not self.console.is_terminal:
             seconds = time.monotonic() - self._began
-            self.console.print(f"{seconds:.0f} s: {stage}", highlight=False, soft_wrap=True)
+            self.console.print(f"{seconds:.0f} s: {text}", highlight=False, markup=False, soft_wrap=True)
 
     def advance(self, amount: int = 1, note: str | None = None) -> None:
         """Add to what is done of the stage."""
