@@ -138,4 +138,4 @@ def test_a_path_that_does_not_exist_is_a_mistake_and_not_damage(tmp_path, capsys
     with pytest.raises(SystemExit) as end:
         main(["verify", str(tmp_path / "nothing-here")])
     assert end.value.code == 2
-    assert "nothing-here does not exist; give the folder of a run or study" in capsys.readouterr().err
+    assert "nothing-here does not exist; give the folder of a run" in capsys.readouterr().err
