@@ -1,12 +1,16 @@
 """`make torture`: random cases for some minutes, and a table of how many broke a promise.
 
-    python tests/torture/campaign.py --minutes 60 --seed 7 --out results/torture.json
+    python tests/torture/campaign.py --minutes 60 --seed 7
+    python tests/torture/campaign.py --minutes 300 --long --out results/torture.json
 
-Every case is a function of the seed, its name and its number, so that a failure can be repeated: --only NAME --first N.
+A case may make several attacks (a chain of kills); the table counts attacks. With --out the counts are written as the
+campaign goes, and the same command continues it. Every case is a function of the seed, its name and its number, so that
+a failure can be repeated: --only NAME --first N.
 """
 
 import argparse
 import json
+import math
 import os
 import random
 import shutil
@@ -14,7 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,46 +47,122 @@ def tiny() -> RunConfig:
     )  # fmt: skip
 
 
-def campaign(seconds: float, seed: int, shared: Shared, only: Sequence[str] = (), first: int = 0) -> dict[str, Any]:
-    """Give each kind of case an equal share of the time; return the number of cases and the failures of each."""
-    chosen = {name: case for name, case in CASES.items() if not only or name in only}
-    found: dict[str, Any] = {}
-    for name, case in chosen.items():
-        end, number, failures = time.monotonic() + seconds / len(chosen), first, []
-        while number == first or time.monotonic() < end:
-            folder = Path(tempfile.mkdtemp(prefix="torture-"))
-            try:
-                case(random.Random(f"{seed} {name} {number}"), folder, shared)
-            except Exception:
-                failures.append({"number": number, "error": traceback.format_exc(limit=-3)})
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
-            number += 1
-        found[name] = {"cases": number - first, "failures": failures}
+# The long form of the campaign: how many attacks of each kind it makes.
+LONG = {
+    "a run killed at random moments": 10_000,
+    "a fault at a call to the file system": 3_000,
+    "a changed file of a finished run": 20_000,
+    "a changed file of the newest checkpoint": 5_000,
+    "a changed results file": 75_000,
+    "a random configuration": 100_000,
+    "NaN, infinity or 1e30 in weights and moments": 1_000,
+    "two processes in one folder": 500,
+    "random names in a report, in a browser": 500,
+}
+
+Found = dict[str, dict[str, Any]]
+
+
+def attack(name: str, first: int, count: int, seed: int, shared: Shared) -> dict[str, Any]:
+    """Run `count` cases of one kind from number `first` on; return how many attacks they made and what failed."""
+    began, attacks, failures = time.monotonic(), 0, []
+    for number in range(first, first + count):
+        folder = Path(tempfile.mkdtemp(prefix="torture-"))
+        try:
+            attacks += CASES[name](random.Random(f"{seed} {name} {number}"), folder, shared) or 1
+        except Exception:
+            attacks += 1
+            failures.append({"number": number, "error": traceback.format_exc(limit=-3)})
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    seconds = time.monotonic() - began
+    return {"cases": count, "attacks": attacks, "seconds": seconds, "failures": failures}
+
+
+def campaign(
+    seconds: float, seed: int, shared: Shared, targets: Mapping[str, float], found: Found, save: Callable[[Found], None]
+) -> Found:
+    """Attack in turns of a few seconds until the time is over or every kind has reached its target.
+
+    The kind that is furthest from its target is next; without targets (infinity) each kind gets an equal share of the
+    time. `found` holds the counts so far: cases are numbered on from there, and `save` is called after each turn.
+    """
+    end = time.monotonic() + seconds
+    for name in targets:
+        found.setdefault(name, {"cases": 0, "attacks": 0, "seconds": 0.0, "failures": []})
+
+    def share_done(name: str) -> float:
+        one = found[name]
+        return one["seconds"] if math.isinf(targets[name]) else one["attacks"] / targets[name]
+
+    while time.monotonic() < end:
+        open_kinds = [name for name in targets if found[name]["attacks"] < targets[name]]
+        if not open_kinds:
+            break
+        name = min(open_kinds, key=share_done)
+        one = found[name]
+        in_a_turn = 1 if not one["cases"] else max(1, int(5 * one["cases"] / max(one["seconds"], 1e-3)))
+        left = targets[name] - one["attacks"]
+        turn = attack(name, one["cases"], int(min(in_a_turn, left)), seed, shared)
+        for key, value in turn.items():
+            one[key] += value
+        save(found)
     return found
 
 
 def table(found: dict[str, Any]) -> str:
     width = max(map(len, found))
-    lines = [f"{'test':{width}}  {'cases':>7}  failures"]
-    lines += [f"{name:{width}}  {one['cases']:>7,}  {len(one['failures']):>8,}" for name, one in found.items()]
+    lines = [f"{'test':{width}}  {'attacks':>8}  failures"]
+    lines += [f"{name:{width}}  {one['attacks']:>8,}  {len(one['failures']):>8,}" for name, one in found.items()]
     return "\n".join(lines)
+
+
+def read(file: Path | None, seed: int) -> tuple[Found, float]:
+    """Return the counts and the minutes of an earlier part of this campaign, if there is one."""
+    if file is None or not file.exists():
+        return {}, 0.0
+    about = json.loads(file.read_text())
+    if about["seed"] != seed:
+        sys.exit(f"{file} is of a campaign with seed {about['seed']}; give --seed {about['seed']} or another file")
+    return about["tests"], about["minutes"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--minutes", type=float, default=60.0, help="the most minutes to spend (default 60)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", action="append", default=[], choices=list(CASES))
+    parser.add_argument("--only", action="append", default=[], choices=list(CASES), help="a kind of case; repeatable")
+    parser.add_argument("--long", action="store_true", help="end when the counts of the long form are reached")
     parser.add_argument("--first", type=int, default=0, help="the number of the first case")
-    parser.add_argument("--out", type=Path, help="where to write the table as JSON")
+    parser.add_argument("--out", type=Path, help="a JSON file for the table; a campaign that it holds is continued")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    began = time.monotonic()
+    chosen = options.only or list(CASES)
+    targets = {name: LONG[name] if options.long else math.inf for name in chosen}
+    found, minutes = read(options.out, options.seed)
+    for name in chosen:
+        if options.first:
+            found[name] = {"cases": options.first, "attacks": 0, "seconds": 0.0, "failures": []}
+    began, shown = time.monotonic(), 0.0
+
+    def save(found: Found) -> None:
+        nonlocal shown
+        spent = time.monotonic() - began
+        if options.out is not None:
+            about = {"seed": options.seed, "minutes": round(minutes + spent / 60, 1), "tests": found}
+            partial = options.out.with_suffix(".partial")
+            partial.write_text(json.dumps(about, indent=2) + "\n")
+            partial.replace(options.out)
+        if spent - shown > 30:
+            shown = spent
+            attacks = sum(one["attacks"] for one in found.values())
+            failed = sum(len(one["failures"]) for one in found.values())
+            print(f"{spent / 60:.1f} of {options.minutes:g} min: {attacks:,} attacks, {failed} failures", flush=True)
+
     place = Path(tempfile.mkdtemp(prefix="torture-shared-"))
-    shared = prepare(tiny(), place, with_browser=True)
+    shared = prepare(tiny(), place, with_browser="random names in a report, in a browser" in chosen)
     try:
-        found = campaign(60 * options.minutes, options.seed, shared, options.only, options.first)
+        campaign(60 * options.minutes, options.seed, shared, targets, found, save)
     finally:
         if shared.browser is not None:
             shared.browser.__exit__()
@@ -91,9 +171,6 @@ def main() -> None:
     for name, one in found.items():
         for failure in one["failures"][:3]:
             print(f"\n{name}, case {failure['number']}:\n{failure['error']}")
-    if options.out is not None:
-        about = {"seed": options.seed, "minutes": round((time.monotonic() - began) / 60, 1), "tests": found}
-        options.out.write_text(json.dumps(about, indent=2) + "\n")
     sys.exit(any(one["failures"] for one in found.values()))
 
 

@@ -77,15 +77,19 @@ def _status(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def kill(rng: random.Random, folder: Path, shared: Shared) -> None:
-    """Kill a run at a random moment, up to five times, and let it finish."""
+def kill(rng: random.Random, folder: Path, shared: Shared) -> int:
+    """Kill a run at a random moment, up to five times, and let it finish; return how many kills met a live process."""
+    kills = 0
     for _ in range(rng.randint(1, 5)):
         child = _forked(lambda: _train(shared, folder))
         time.sleep(rng.uniform(0, 0.4))
         os.kill(child, signal.SIGKILL)
-        assert _status(child) in (0, -signal.SIGKILL)
+        status = _status(child)
+        assert status in (0, -signal.SIGKILL)
+        kills += status == -signal.SIGKILL
     _train(shared, folder)
     assert_same(folder, shared)
+    return kills
 
 
 CALLS = ("fsync", "replace", "rename", "open", "mkdir", "scandir", "close")
@@ -297,7 +301,7 @@ def names(rng: random.Random, folder: Path, shared: Shared) -> None:
     assert all(url.startswith(("file:", "data:")) for url in shared.browser.requests)
 
 
-CASES: dict[str, Callable[[random.Random, Path, Shared], None]] = {
+CASES: dict[str, Callable[[random.Random, Path, Shared], int | None]] = {
     "a run killed at random moments": kill,
     "a fault at a call to the file system": file_fault,
     "a changed file of a finished run": mutated_run,
