@@ -1,6 +1,8 @@
-"""The processes that a process has started."""
+"""The processes that a process has started, and the one that trains in a folder."""
 
+import os
 import subprocess
+from pathlib import Path
 
 
 def _parents_and_words() -> dict[int, tuple[int, str]]:
@@ -36,3 +38,14 @@ def living(processes: set[int]) -> set[int]:
     shown = subprocess.run(["ps", "-eo", "pid=,stat="], capture_output=True, text=True, check=True).stdout
     states = dict(line.split() for line in shown.splitlines())
     return {one for one in processes if not states.get(str(one), "Z").startswith("Z")}
+
+
+def trainer_of(folder: Path) -> int | None:
+    """The process that holds the lock of a run."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if os.readlink(link) == str(folder / ".lock"):
+                return int(link.parts[2])
+        except OSError:
+            continue
+    return None

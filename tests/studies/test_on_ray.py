@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import trainer_of
 
 from latebloom import load_config, run
 from latebloom.cli import main
@@ -116,17 +117,6 @@ def test_a_run_that_fails_is_reported_with_its_log_and_the_others_finish(cluster
     assert "not finite" in failures["hot"]
     assert {("broken", "failed"), ("hot", "failed"), ("good", "done")} <= set(seen)
     assert (tmp_path / "good" / "result.json").exists()
-
-
-def trainer_of(folder: Path) -> int | None:
-    """The process that holds the lock of a run."""
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if os.readlink(link) == str(folder / ".lock"):
-                return int(link.parts[2])
-        except OSError:
-            continue
-    return None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds a worker by its files in /proc")

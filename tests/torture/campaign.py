@@ -27,7 +27,8 @@ for place in ("", "report", "torture"):
     sys.path.insert(0, str(Path(__file__).parent.parent / place))
 
 import torch  # noqa: E402
-from cases import CASES, Shared, prepare  # noqa: E402
+from cases import CASES, LONG_CASES  # noqa: E402
+from reference import Shared, prepare  # noqa: E402
 
 from latebloom import Composite, Delay, Evaluating, Phase, RunConfig, Training, at_step, hybrid  # noqa: E402
 
@@ -50,15 +51,21 @@ def tiny() -> RunConfig:
 # The long form of the campaign: how many attacks of each kind it makes.
 LONG = {
     "a run killed at random moments": 10_000,
+    "a stack killed at random moments": 2_000,
     "a fault at a call to the file system": 3_000,
     "a changed file of a finished run": 20_000,
     "a changed file of the newest checkpoint": 5_000,
     "a changed results file": 75_000,
     "a random configuration": 100_000,
-    "NaN, infinity or 1e30 in weights and moments": 1_000,
+    "NaN, infinity or 1e30 in weights, moments, gradient or loss": 1_000,
+    "a learning rate of 1e20 to 1e30": 200,
     "two processes in one folder": 500,
     "random names in a report, in a browser": 500,
+    "a study whose processes are killed": 60,
+    "a Ray worker killed": 60,
+    "a Ray node lost": 15,
 }
+KINDS = CASES | LONG_CASES
 
 Found = dict[str, dict[str, Any]]
 
@@ -68,8 +75,10 @@ def attack(name: str, first: int, count: int, seed: int, shared: Shared) -> dict
     began, attacks, failures = time.monotonic(), 0, []
     for number in range(first, first + count):
         folder = Path(tempfile.mkdtemp(prefix="torture-"))
+        shared.number = number
         try:
-            attacks += CASES[name](random.Random(f"{seed} {name} {number}"), folder, shared) or 1
+            made = KINDS[name](random.Random(f"{seed} {name} {number}"), folder, shared)
+            attacks += 1 if made is None else made
         except Exception:
             attacks += 1
             failures.append({"number": number, "error": traceback.format_exc(limit=-3)})
@@ -131,13 +140,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0, help="the most minutes to spend (default 60)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", action="append", default=[], choices=list(CASES), help="a kind of case; repeatable")
+    parser.add_argument("--only", action="append", default=[], choices=list(KINDS), help="a kind of case; repeatable")
     parser.add_argument("--long", action="store_true", help="end when the counts of the long form are reached")
     parser.add_argument("--first", type=int, default=0, help="the number of the first case")
     parser.add_argument("--out", type=Path, help="a JSON file for the table; a campaign that it holds is continued")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    chosen = options.only or list(CASES)
+    chosen = options.only or list(KINDS if options.long else CASES)
     targets = {name: LONG[name] if options.long else math.inf for name in chosen}
     found, minutes = read(options.out, options.seed)
     for name in chosen:

@@ -1,135 +1,28 @@
 """The cases of the campaign: each takes random numbers, an empty folder and what all share, and raises if a promise is
-broken."""
+broken. A case that makes several attacks returns their number."""
 
-import errno
 import json
-import math
-import os
 import random
 import shutil
-import signal
 import string
 import time
-import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from browser import CHROMIUM, Browser
-from safetensors.torch import load_file
-from synthetic import evaluation, record, study
+from fault_cases import file_fault
+from number_cases import learning_rate, numbers
+from process_cases import kill, kill_ray_worker, kill_stack, kill_study, remove_ray_node, two_processes
+from reference import Shared, assert_same, train
+from synthetic import evaluation, record
 
-from latebloom import RunConfig, TrainedRun, run
+from latebloom import TrainedRun
 from latebloom.config import with_overrides
-from latebloom.engine.loop import run_stacked
-from latebloom.engine.trainer import Trainer
-from latebloom.errors import ConfigError, LatebloomError, NonFiniteLossError, ResultsError
+from latebloom.errors import ConfigError, LatebloomError, ResultsError
 from latebloom.report.page import study_page
 from latebloom.report.study import read_sections
 from latebloom.results.file import read_results, write_results
-
-
-@dataclass(frozen=True)
-class Shared:
-    """A small configuration, its finished run and that of another seed, a results file, and a browser."""
-
-    config: RunConfig
-    finished: Path
-    other: Path
-    results: Path
-    browser: Browser | None
-
-
-def assert_same(found: Path, shared: Shared) -> None:
-    """Compare a run with the one that nothing happened to, bit for bit."""
-    for name in ("metrics.jsonl", "evaluation.json"):
-        assert (found / name).read_bytes() == (shared.finished / name).read_bytes(), f"{name} differs"
-    one, two = (load_file(folder / "model" / "model.safetensors") for folder in (found, shared.finished))
-    assert one.keys() == two.keys()
-    assert all(torch.equal(one[name], two[name]) for name in one), "weights differ"
-
-
-def _train(shared: Shared, folder: Path) -> TrainedRun:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what is damaged and restored
-        return run(shared.config, folder, device="cpu")
-
-
-def _forked(work: Callable[[], object]) -> int:
-    """Start work in a process of its own, which ends with status 0, or 3 after a user's error."""
-    child = os.fork()
-    if child:
-        return child
-    status = 4
-    try:
-        work()
-        status = 0
-    except LatebloomError:
-        status = 3
-    finally:
-        os._exit(status)
-
-
-def _status(child: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def kill(rng: random.Random, folder: Path, shared: Shared) -> int:
-    """Kill a run at a random moment, up to five times, and let it finish; return how many kills met a live process."""
-    kills = 0
-    for _ in range(rng.randint(1, 5)):
-        child = _forked(lambda: _train(shared, folder))
-        time.sleep(rng.uniform(0, 0.4))
-        os.kill(child, signal.SIGKILL)
-        status = _status(child)
-        assert status in (0, -signal.SIGKILL)
-        kills += status == -signal.SIGKILL
-    _train(shared, folder)
-    assert_same(folder, shared)
-    return kills
-
-
-CALLS = ("fsync", "replace", "rename", "open", "mkdir", "scandir", "close")
-ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ESTALE, errno.EINTR)
-
-
-@contextmanager
-def failing(name: str, after: int, number: int | None):
-    """Let a function of `os` fail once after so many calls, or end the process there if no error is given."""
-    original, calls = getattr(os, name), 0
-
-    def call(*arguments: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == after + 1:
-            if number is None:
-                os._exit(9)
-            raise OSError(number, os.strerror(number), *arguments[:1])
-        return original(*arguments, **options)
-
-    setattr(os, name, call)
-    try:
-        yield
-    finally:
-        setattr(os, name, original)
-
-
-def file_fault(rng: random.Random, folder: Path, shared: Shared) -> None:
-    """Let a call to the file system fail, or end the process there; afterwards the run continues."""
-    name, number = rng.choice(CALLS), rng.choice((None, *ERRORS))
-    after = rng.randrange(45)
-
-    def work() -> None:
-        with failing(name, after, number):
-            _train(shared, folder)
-
-    status = _status(_forked(work))
-    assert status in (0, 3, 9), f"os.{name} call {after} with error {number}: neither finished nor one sentence"
-    _train(shared, folder)
-    assert_same(folder, shared)
 
 
 def mutate(rng: random.Random, file: Path, other: Path | None = None) -> str:
@@ -171,10 +64,10 @@ def mutated_run(rng: random.Random, folder: Path, shared: Shared) -> None:
         ours, theirs = loaded.model.state_dict(), expected.model.state_dict()
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs), f"{way} of {name}: other weights"
     try:
-        _train(shared, folder)
+        train(shared, folder)
     except LatebloomError:
         return
-    assert_same(folder, shared)
+    assert_same(folder, shared.finished)
 
 
 def mutated_checkpoint(rng: random.Random, folder: Path, shared: Shared) -> None:
@@ -183,8 +76,8 @@ def mutated_checkpoint(rng: random.Random, folder: Path, shared: Shared) -> None
     (folder / "result.json").unlink()
     newest = max((folder / "checkpoints").iterdir())
     mutate(rng, rng.choice(sorted(newest.iterdir())))
-    _train(shared, folder)
-    assert_same(folder, shared)
+    train(shared, folder)
+    assert_same(folder, shared.finished)
 
 
 def mutated_results(rng: random.Random, folder: Path, shared: Shared) -> None:
@@ -234,58 +127,6 @@ def configuration(rng: random.Random, folder: Path, shared: Shared) -> None:
     assert time.monotonic() - began < 10, f"{changes} took {time.monotonic() - began:.0f} s"
 
 
-def numbers(rng: random.Random, folder: Path, shared: Shared) -> None:
-    """Put NaN, infinity or 1e30 into weights or moments: the run fails, and continues from what was saved before."""
-    at, value = rng.randint(1, 24), rng.choice((math.nan, math.inf, -math.inf, 1e30))
-    is_stack, tensor = rng.random() < 0.3, rng.choice(("weights", "first", "second"))
-    value = math.inf if tensor == "second" else value  # a second moment of 1e30 is only a small step
-    advance = Trainer.advance
-
-    def spoil(self: Any) -> list[int]:
-        switched = advance(self)
-        if self.step == at:
-            with torch.no_grad():
-                if is_stack:
-                    name = {"weights": "flat"}.get(tensor, tensor)
-                    getattr(self.backend, name)[0, rng.randrange(100)] = value
-                elif tensor == "weights":
-                    rng.choice(list(self.backend.template.parameters())).view(-1)[0] = value
-                else:
-                    state = rng.choice(list(self.backend.optimizer.state.values()))
-                    state["exp_avg" if tensor == "first" else "exp_avg_sq"].view(-1)[0] = value
-        return switched
-
-    Trainer.advance = spoil
-    try:
-        if is_stack:
-            configs = {"one": replace(shared.config, seed=1), "two": shared.config}
-            outcome = run_stacked(configs, folder, torch.device("cpu"))
-            assert list(outcome.failed) == ["one"], (
-                f"{tensor}={value} at {at} in a stack: failed {list(outcome.failed)}"
-            )
-            return
-        try:
-            run(shared.config, folder, device="cpu")
-        except NonFiniteLossError:
-            pass
-        else:
-            raise AssertionError(f"{tensor}={value} at step {at} went unnoticed")
-    finally:
-        Trainer.advance = advance
-    _train(shared, folder)
-    assert_same(folder, shared)
-
-
-def two_processes(rng: random.Random, folder: Path, shared: Shared) -> None:
-    """Start two trainers in one folder: one wins, or the second finds the run finished; the result is whole."""
-    first = _forked(lambda: _train(shared, folder))
-    time.sleep(rng.uniform(0, 0.2))
-    second = _forked(lambda: _train(shared, folder))
-    ends = sorted((_status(first), _status(second)))
-    assert ends in ([0, 0], [0, 3]), f"they ended with {ends}"
-    assert_same(folder, shared)
-
-
 def names(rng: random.Random, folder: Path, shared: Shared) -> None:
     """Draw a report of arms with random names in a browser."""
     if shared.browser is None:
@@ -301,23 +142,25 @@ def names(rng: random.Random, folder: Path, shared: Shared) -> None:
     assert all(url.startswith(("file:", "data:")) for url in shared.browser.requests)
 
 
-CASES: dict[str, Callable[[random.Random, Path, Shared], int | None]] = {
+Case = Callable[[random.Random, Path, Shared], int | None]
+
+CASES: dict[str, Case] = {
     "a run killed at random moments": kill,
+    "a stack killed at random moments": kill_stack,
     "a fault at a call to the file system": file_fault,
     "a changed file of a finished run": mutated_run,
     "a changed file of the newest checkpoint": mutated_checkpoint,
     "a changed results file": mutated_results,
     "a random configuration": configuration,
-    "NaN, infinity or 1e30 in weights and moments": numbers,
+    "NaN, infinity or 1e30 in weights, moments, gradient or loss": numbers,
+    "a learning rate of 1e20 to 1e30": learning_rate,
     "two processes in one folder": two_processes,
     "random names in a report, in a browser": names,
 }
 
-
-def prepare(config: RunConfig, folder: Path, with_browser: bool) -> Shared:
-    """Train the runs that the cases compare with."""
-    run(config, folder / "finished", device="cpu")
-    run(replace(config, seed=config.seed + 1), folder / "other", device="cpu")
-    write_results(folder / "a.parquet", study(arms=("dat", "joint"), seeds=2))
-    browser = Browser() if with_browser and CHROMIUM else None
-    return Shared(config, folder / "finished", folder / "other", folder / "a.parquet", browser)
+# Cases of some seconds each; in `make test`, tests/studies has tests of them.
+LONG_CASES: dict[str, Case] = {
+    "a study whose processes are killed": kill_study,
+    "a Ray worker killed": kill_ray_worker,
+    "a Ray node lost": remove_ray_node,
+}

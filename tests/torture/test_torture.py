@@ -4,7 +4,8 @@ import math
 
 import pytest
 from campaign import campaign, table
-from cases import CASES, prepare
+from cases import CASES
+from reference import prepare
 
 
 @pytest.fixture(scope="module")

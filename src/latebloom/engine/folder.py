@@ -17,7 +17,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -262,7 +262,8 @@ def locked(folder: Path, in_use: str) -> Iterator["Lock"]:
     except BlockingIOError:
         raise CheckpointError(in_use) from None
     finally:
-        os.close(lock)
+        with suppress(OSError):  # the file is empty: nothing is lost, and the system releases the lock in any case
+            os.close(lock)
 
 
 @dataclass(frozen=True)
