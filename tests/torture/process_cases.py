@@ -13,6 +13,7 @@ import torch
 from processes import trainer_of
 from reference import Shared, assert_same, forked, status_of, train
 
+from latebloom import RunConfig
 from latebloom.engine import loop
 from latebloom.studies.local import train_all
 from latebloom.studies.on_ray import train_on_ray
