@@ -3,6 +3,8 @@
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import cache
@@ -16,8 +18,6 @@ from reference import Shared, assert_same, forked, status_of, train
 from latebloom import RunConfig
 from latebloom.engine import loop
 from latebloom.studies.local import train_all
-from latebloom.studies.on_ray import train_on_ray
-from latebloom.studies.ray_cluster import ray_cluster
 
 NAMES: tuple[str, ...] = ("a", "b")
 """The runs of a study."""
@@ -121,20 +121,32 @@ def remove_ray_node(rng: random.Random, folder: Path, shared: Shared) -> int:
     return _on_ray(folder, shared, remove)
 
 
+DRIVER = """
+import sys
+from pathlib import Path
+from latebloom import load_config
+from latebloom.studies.on_ray import train_on_ray
+from latebloom.studies.ray_cluster import ray_cluster
+
+address, config, folder, *names = sys.argv[1:]
+with ray_cluster(address):
+    sys.exit(str(train_on_ray(dict.fromkeys(names, load_config(config)), Path(folder)) or "") or 0)
+"""
+
+
 def _on_ray(folder: Path, shared: Shared, attack: Callable[[int], int]) -> int:
     """Train two runs on a cluster, attack it meanwhile, and compare the runs with undisturbed ones."""
-    address = _machines().address
-    configs: dict[str, RunConfig] = dict.fromkeys(NAMES, shared.long_config)
-
-    def work() -> None:
-        with ray_cluster(address):
-            failures = train_on_ray(configs, folder)
-            assert failures == {}, failures
-
-    child = forked(work)
-    attacks = attack(child)
-    assert status_of(child) == 0, "the study on Ray did not finish"
-    for name in configs:
+    config = shared.long / "config.json"
+    # Not a fork: gRPC, which the cluster uses in this process, does not survive one.
+    words = [sys.executable, "-W", "ignore", "-c", DRIVER, _machines().address, config, folder, *NAMES]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as driver:
+        try:
+            attacks = attack(driver.pid)
+            _, said = driver.communicate(timeout=120)
+        finally:
+            driver.kill()
+    assert driver.returncode == 0, f"the study on Ray ended with {driver.returncode}: {said[-300:]}"
+    for name in NAMES:
         assert_same(folder / name, shared.long)
     return attacks
 
