@@ -51,19 +51,19 @@ def tiny() -> RunConfig:
 # The long form of the campaign: how many attacks of each kind it makes.
 LONG = {
     "a run killed at random moments": 10_000,
-    "a stack killed at random moments": 2_000,
-    "a fault at a call to the file system": 3_000,
-    "a changed file of a finished run": 20_000,
-    "a changed file of the newest checkpoint": 5_000,
-    "a changed results file": 75_000,
+    "a stack killed at random moments": 1_000,
+    "a fault at a call to the file system": 1_720,
+    "a changed file of a finished run": 15_000,
+    "a changed file of the newest checkpoint": 3_000,
+    "a changed results file": 85_000,
     "a random configuration": 100_000,
-    "NaN, infinity or 1e30 in weights, moments, gradient or loss": 1_000,
-    "a learning rate of 1e20 to 1e30": 200,
-    "two processes in one folder": 500,
-    "random names in a report, in a browser": 500,
-    "a study whose processes are killed": 60,
-    "a Ray worker killed": 60,
-    "a Ray node lost": 15,
+    "NaN, infinity or 1e30 in weights, moments, gradient or loss": 500,
+    "a learning rate of 1e20 to 1e30": 100,
+    "two processes in one folder": 250,
+    "random names in a report, in a browser": 250,
+    "a study whose processes are killed": 30,
+    "a Ray worker killed": 40,
+    "a Ray node lost": 10,
 }
 KINDS = CASES | LONG_CASES
 
