@@ -59,6 +59,7 @@ def test_a_model_on_the_meta_device() -> None:
     [
         ({"where": []}, "where: the list is empty; name the modules to hold back, or leave `where` out"),
         ({"where": "block.1"}, "where: 'block.1' is not known; did you mean 'blocks.1'"),
+        ({"where": 3}, "where: 3 is not possible; it must be a list of words"),
         ({"kinds": ()}, "kinds: the list is empty; choices: self, cross, sliding"),
         ({"kinds": "full"}, "kinds: 'full' is not known; choices: self, cross, sliding"),
         ({"allow": "nothing"}, "allow: 'nothing' is not known; choices: only attention, no gradient"),
@@ -89,6 +90,28 @@ class SeveralInputs(LanguageModel):
 
     def forward(self, tokens: Tensor, speaker: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         return super().forward(tokens) + speaker[:, None, None] * lengths.max()
+
+
+class Vectorized(Mixer):
+    """Attention inside `torch.vmap`, whose tensors cannot be used outside it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        def attend(x: Tensor) -> Tensor:
+            q, k, v = self.c_attn(x).chunk(3, -1)
+            return self.c_proj((q @ k.mT).softmax(-1) @ v)
+
+        return torch.vmap(attend)(x)
+
+
+def test_a_pass_that_cannot_be_followed_is_not_called_a_failed_one() -> None:
+    model = LanguageModel(Residual(gru()), Residual(Vectorized()))
+    with pytest.raises(
+        ConfigError, match=r"what LanguageModel does cannot be followed \(.*\); name its attention with"
+    ):
+        delayed(model)
+    delay = DelayedAttention(model, until=at_step(2), automatic=False, where="blocks.1.body")
+    assert delay.found.besides == ["blocks.1.norm"]
+    assert "attention  blocks.1.norm: LayerNorm acts through attention alone" in str(delay)
 
 
 def test_several_inputs_that_cannot_be_guessed() -> None:

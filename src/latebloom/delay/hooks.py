@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from latebloom.delay.bypass import attach
 from latebloom.delay.example import Example, wrapped
 from latebloom.delay.find import Found, Where, check_weights, class_name, examine, find_attention
-from latebloom.delay.gate import Gate
+from latebloom.delay.gate import Gate, gated_in
 from latebloom.delay.kinds import KINDS, Kind
-from latebloom.delay.marks import check_step, delayed, take_loaded
+from latebloom.delay.marks import check_no_delay, check_step, delayed, take_loaded
 from latebloom.delay.optimizers import DelayedOptimizers, Optimizers
 from latebloom.delay.parts import watch_parts
 from latebloom.delay.policy import Hold, HookedDelay, Stage, Switch, check_trigger, stage_at
@@ -80,9 +80,10 @@ class DelayedAttention:
             )
         if warmup_steps and optimizer is None:
             raise ConfigError(f"warmup_steps: {warmup_steps} needs the optimizer, whose learning rate is scaled")
-        if model in delayed:
-            raise ConfigError(f"delay: this {type(model).__name__} has a delay already; call its remove() first")
+        check_no_delay(model)
         check_weights(model)
+        for owner in list(gated_in(model)):  # of a copy that was made during a delay, or of bypass_attention
+            owner.remove()
         self.model, self.steps, self.measure, self.automatic = model, steps, measure, automatic
         self.step, self.tokens = 0, 0
         self._switch = Switch()
@@ -330,6 +331,9 @@ class DelayedAttention:
             module = self.model.get_submodule(one.path)
             place = "" if one.modules[-1:] in ((one.path,), ()) else f", gated behind {one.modules[-1]}"
             lines.append(f"  attention  {one.path or 'the model'}: {class_name(module)}{place}")
+        for path in self._found.besides:
+            kind = class_name(self.model.get_submodule(path))
+            lines.append(f"  attention  {path}: {kind} acts through attention alone")
         lines += [f"  attention  {name}: a parameter that acts through attention alone" for name in self._found.scales]
         lines += [f"  not        {name}: {reason}" for name, reason in self._found.passed_over.items()]
         lines += [f"  not        {name}: a parameter that other modules have too" for name in self._found.shared]
