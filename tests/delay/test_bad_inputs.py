@@ -72,6 +72,12 @@ def test_settings(settings, says) -> None:
         DelayedAttention(model, torch.optim.SGD(model.parameters(), lr=0.1), until=at_step(2), **settings)
 
 
+def test_what_was_found_in_another_model() -> None:
+    found, model = find_attention(hybrid()), LanguageModel(Residual(gru()))
+    with pytest.raises(ConfigError, match=r"where: attention was found in another model; \w+ has no blocks\.1\.body, "):
+        DelayedAttention(model, until=at_step(2), automatic=False, where=found)
+
+
 def test_a_single_name_needs_no_list() -> None:
     model = hybrid()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

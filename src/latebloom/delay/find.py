@@ -48,6 +48,11 @@ class Found:
         return tuple(one.path for one in self.attention)
 
     @property
+    def held_paths(self) -> list[str]:
+        """The paths of all modules whose parameters are held back."""
+        return [path for paths in self.held.values() for path in paths]
+
+    @property
     def besides(self) -> list[str]:
         """The paths of the modules around attention that are held back with it, such as the norm before it."""
         return [path for one in self.attention for path in self.held[one.path] if path not in (one.path, *one.modules)]
@@ -80,8 +85,7 @@ class Found:
         shared = {id(model.get_parameter(name)) for name in self.shared}
         named = [
             (f"{path}.{name}", parameter)
-            for paths in self.held.values()
-            for path in paths
+            for path in self.held_paths
             for name, parameter in modules[path].named_parameters()
         ]
         named += [(name, model.get_parameter(name)) for name in self.scales]
@@ -329,8 +333,7 @@ def _refusals(
                 'not depend on its input; use hold="freeze", or hold back something else with `where`',
             )
         )
-    held = [path for paths in found.held.values() for path in paths]
-    starved = [path for path in seen.starved if not any(is_inside(path, one) for one in held)]
+    starved = [path for path in seen.starved if not any(is_inside(path, one) for one in found.held_paths)]
     starved = [_called(model, path) for path in (*starved, *seen.gating)]
     if starved and not any(not allowed for allowed, _ in refusals):
         names = ", ".join(starved[:3])

@@ -158,7 +158,7 @@ class DelayedAttention:
                 f"delay: only attention is trained ({names}), so nothing would learn while it is held back; train "
                 "other parameters too, such as adapters on what else mixes tokens"
             )
-        parts = [self.model.get_submodule(path) for paths in found.held.values() for path in paths]
+        parts = [self.model.get_submodule(path) for path in found.held_paths]
         self._attached.append(watch_parts(parts, self._parameters.values(), self._is_enabled))
 
     @property
