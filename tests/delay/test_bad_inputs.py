@@ -1,5 +1,8 @@
 """What cannot work is an error of one sentence that names the cause and the remedy."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from foreign import LanguageModel, Mixer, Residual, gru
@@ -127,7 +130,12 @@ def test_several_inputs_that_cannot_be_guessed() -> None:
     assert lb.inspect(model).refusal == refusal
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     delay = delayed(model, optimizer)
+    for take in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(ConfigError, match="a copy of this SeveralInputs would not follow the switch, because"):
+            take(model)
     with pytest.raises(ConfigError, match="SeveralInputs has not been called yet, and what it does is seen at"):
         optimizer.step()
     model(TOKENS, torch.ones(2), torch.ones(2))
     assert delay.found.matched == ("blocks.1.body",)
+    inputs = TOKENS, torch.ones(2), torch.ones(2)
+    assert torch.equal(copy.deepcopy(model)(*inputs), model(*inputs))

@@ -26,6 +26,22 @@ from latebloom.delay.triggers import Moment, Trigger, WhenBeyond
 from latebloom.errors import ConfigError
 
 
+class _FirstCall:
+    """A hook that waits for the first call of a model. It cannot be copied: the copy would have no gate."""
+
+    def __init__(self, see: Callable[..., None], model: str) -> None:
+        self._see, self._model = see, model
+
+    def __call__(self, *call: Any) -> None:
+        self._see(*call)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise ConfigError(
+            f"delay: a copy of this {self._model} would not follow the switch, because what it does is seen at its "
+            "first batch; copy or save it after that, or give `example`"
+        )
+
+
 class DelayedAttention:
     """Hold the attention of a model back until a trigger fires.
 
@@ -127,7 +143,8 @@ class DelayedAttention:
                     self._begin()
 
             module = self.model.get_submodule(path)
-            self._attached.append(module.register_forward_pre_hook(see, with_kwargs=True, prepend=True))
+            hook = _FirstCall(see, type(self.model).__name__)
+            self._attached.append(module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True))
         handles = list(self._attached)
         # A step before that call would train attention: asking what was found raises.
         self._attached += [
