@@ -240,6 +240,54 @@ class GatedByWeights(nn.Module):
         return x + torch.sigmoid(torch.stack(states, 1)) * self.attention(x)
 
 
+class ReadsTables(CausalSelfAttention):
+    """Attention that is given biases of the scores and further values, and returns its values too."""
+
+    def forward(self, x: Tensor, biases: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        q, k, v = heads_of(self.c_attn(x))
+        v = v + values
+        weights = (q @ k.mT + biases).masked_fill(future_of(x), -torch.inf).softmax(-1)
+        return self.c_proj((weights @ v).transpose(1, 2).flatten(2)), v
+
+
+class TablesOfTheModel(nn.Module):
+    """Biases by distance and values by token for the attention of all blocks, as in T5 and in modded-nanogpt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.values = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(VOCABULARY, WIDTH)
+        self.biases = nn.Embedding(32, HEADS)
+        self.recurrences = nn.ModuleList(gru() for _ in range(2))
+        self.attentions = nn.ModuleList(ReadsTables() for _ in range(2))
+        self.logits = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        place = torch.arange(tokens.shape[1], device=tokens.device)
+        biases = self.biases((place[:, None] - place).clamp(0)).permute(2, 0, 1)
+        x, values = self.embedding(tokens), self.values(tokens).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+        for recurrence, attention in zip(self.recurrences, self.attentions, strict=True):
+            x = x + recurrence(x)[0]
+            y, values = attention(x, biases, values)
+            x = x + added(y)
+        return self.logits(x)
+
+
+class ReadsAnEncoder(nn.Module):
+    """An LSTM decoder that reads an encoder, and the embedding before it, through cross-attention alone."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.source, self.encoder = nn.Embedding(VOCABULARY, WIDTH), encoder
+        self.target, self.decoder = nn.Embedding(VOCABULARY, WIDTH), nn.LSTM(WIDTH, WIDTH, batch_first=True)
+        self.cross = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        self.logits = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        memory, x = self.encoder(self.source(source)), self.decoder(self.target(target))[0]
+        memory = memory[0] if isinstance(memory, tuple) else memory
+        return self.logits(x + added(self.cross(x, memory, memory, need_weights=False)[0]))
+
+
 def one_attention_in_two_blocks() -> nn.Module:
     attention = Mixer()
     return LanguageModel(Residual(gru()), Add(attention), Residual(gru()), Add(attention))
@@ -277,11 +325,15 @@ FORMS: dict[str, Callable[[], nn.Module]] = {
     "attention whose weights are a part of the output": Pointer,
     "learned latents that read the tokens": lambda: LanguageModel(Residual(gru()), Latents()),
     "attention inside the loop of an LSTM decoder": DecoderLoop,
+    "tables of the model that only attention reads": TablesOfTheModel,
     "parametrized weights": parametrized,
     "a weight that attention shares with an MLP": weight_of_an_mlp,
     "sigmoid attention": lambda: LanguageModel(Residual(gru()), Residual(SigmoidAttention())),
     "a recurrence of bare weights that only gates attention": lambda: LanguageModel(
         Residual(HandWrittenRecurrence()), GatedByWeights()
     ),
+    "an encoder of attention that only cross-attention reads": lambda: ReadsAnEncoder(
+        nn.TransformerEncoderLayer(WIDTH, HEADS, 2 * WIDTH, dropout=0.0, batch_first=True)
+    ),
 }
-"""Whole models by what is special about them; the last two are refused."""
+"""Whole models by what is special about them; the last three are refused."""

@@ -1,5 +1,8 @@
 """What cannot work is an error of one sentence that names the cause and the remedy."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from foreign import LanguageModel, Mixer, Residual, gru
@@ -59,6 +62,7 @@ def test_a_model_on_the_meta_device() -> None:
     [
         ({"where": []}, "where: the list is empty; name the modules to hold back, or leave `where` out"),
         ({"where": "block.1"}, "where: 'block.1' is not known; did you mean 'blocks.1'"),
+        ({"where": 3}, "where: 3 is not possible; it must be a list of words"),
         ({"kinds": ()}, "kinds: the list is empty; choices: self, cross, sliding"),
         ({"kinds": "full"}, "kinds: 'full' is not known; choices: self, cross, sliding"),
         ({"allow": "nothing"}, "allow: 'nothing' is not known; choices: only attention, no gradient"),
@@ -69,6 +73,12 @@ def test_settings(settings, says) -> None:
     model = hybrid()
     with pytest.raises(ConfigError, match=says):
         DelayedAttention(model, torch.optim.SGD(model.parameters(), lr=0.1), until=at_step(2), **settings)
+
+
+def test_what_was_found_in_another_model() -> None:
+    found, model = find_attention(hybrid()), LanguageModel(Residual(gru()))
+    with pytest.raises(ConfigError, match=r"where: attention was found in another model; \w+ has no blocks\.1\.body, "):
+        DelayedAttention(model, until=at_step(2), automatic=False, where=found)
 
 
 def test_a_single_name_needs_no_list() -> None:
@@ -91,6 +101,28 @@ class SeveralInputs(LanguageModel):
         return super().forward(tokens) + speaker[:, None, None] * lengths.max()
 
 
+class Vectorized(Mixer):
+    """Attention inside `torch.vmap`, whose tensors cannot be used outside it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        def attend(x: Tensor) -> Tensor:
+            q, k, v = self.c_attn(x).chunk(3, -1)
+            return self.c_proj((q @ k.mT).softmax(-1) @ v)
+
+        return torch.vmap(attend)(x)
+
+
+def test_a_pass_that_cannot_be_followed_is_not_called_a_failed_one() -> None:
+    model = LanguageModel(Residual(gru()), Residual(Vectorized()))
+    with pytest.raises(
+        ConfigError, match=r"what LanguageModel does cannot be followed \(.*\); name its attention with"
+    ):
+        delayed(model)
+    delay = DelayedAttention(model, until=at_step(2), automatic=False, where="blocks.1.body")
+    assert delay.found.besides == ["blocks.1.norm"]
+    assert "attention  blocks.1.norm: LayerNorm acts through attention alone" in str(delay)
+
+
 def test_several_inputs_that_cannot_be_guessed() -> None:
     model = SeveralInputs(Residual(gru()), Residual(Mixer()))
     assert find_attention(model) is None
@@ -98,7 +130,12 @@ def test_several_inputs_that_cannot_be_guessed() -> None:
     assert lb.inspect(model).refusal == refusal
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     delay = delayed(model, optimizer)
+    for take in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(ConfigError, match="a copy of this SeveralInputs would not follow the switch, because"):
+            take(model)
     with pytest.raises(ConfigError, match="SeveralInputs has not been called yet, and what it does is seen at"):
         optimizer.step()
     model(TOKENS, torch.ones(2), torch.ones(2))
     assert delay.found.matched == ("blocks.1.body",)
+    inputs = TOKENS, torch.ones(2), torch.ones(2)
+    assert torch.equal(copy.deepcopy(model)(*inputs), model(*inputs))

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from latebloom import DelayedAttention, SequenceModel, at_step, enable_attention, hybrid
+from latebloom.errors import ConfigError
 
 TOKENS = torch.arange(14).view(2, 7)
 MODELS = {
@@ -84,3 +85,31 @@ def test_a_pickled_model_runs_as_it_was_saved(name: str) -> None:
     torch.save(model, after)
     after.seek(0)
     assert torch.equal(torch.load(after, weights_only=False)(TOKENS), model(TOKENS))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_copy_may_get_a_delay_of_its_own(name: str) -> None:
+    model = build(name)
+    delay = DelayedAttention(model, torch.optim.AdamW(model.parameters(), lr=1e-2), until=at_step(3))
+    twin = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW(twin.parameters(), lr=1e-2)
+    own = DelayedAttention(twin, optimizer, until=at_step(1))
+    assert own.found == delay.found
+    train(twin, optimizer, 2)
+    assert not own.holding
+    assert torch.equal(twin(TOKENS), plain(name, twin.state_dict())(TOKENS))
+    assert not torch.equal(model(TOKENS), plain(name, model.state_dict())(TOKENS))
+    own.remove()
+    assert all("forward" not in module.__dict__ for module in twin.modules())
+
+
+def test_a_part_of_a_model_with_a_delay_and_a_model_around_it_get_no_second_one() -> None:
+    model = build("torch")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    delay = DelayedAttention(model, optimizer, until=at_step(1))
+    block = model.get_submodule("blocks.1")
+    for other in (nn.Sequential(model), block, nn.Sequential(block)):
+        with pytest.raises(ConfigError, match="has a delay already"):
+            DelayedAttention(other, optimizer, until=at_step(1))
+    assert not torch.equal(model(TOKENS), plain("torch", model.state_dict())(TOKENS))
+    delay.remove()

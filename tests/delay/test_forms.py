@@ -8,15 +8,15 @@ import foreign_forms
 import pytest
 import torch
 import torch.nn.functional as F
-from foreign import VOCABULARY, WIDTH, LanguageModel, Mixer, Residual, gru, inputs_of
-from foreign_forms import FORMS, Add, Author, FromLogarithms
+from foreign import HEADS, VOCABULARY, WIDTH, LanguageModel, Mixer, Residual, gru, inputs_of
+from foreign_forms import FORMS, Add, Author, FromLogarithms, ReadsAnEncoder
 from torch import Tensor, nn
 
 from latebloom import DelayedAttention, at_step, inspect
 from latebloom.delay.find import find_attention
 from latebloom.errors import ConfigError
 
-REFUSED = list(FORMS)[-2:]
+REFUSED = list(FORMS)[-3:]
 
 
 def build(name: str) -> nn.Module:
@@ -57,6 +57,11 @@ def test_the_output_is_that_of_the_author_without_attention(name, monkeypatch):
             ["blocks.0.body", "blocks.2.body"],
         ),
         ("attention inside the loop of an LSTM decoder", ["context", "key", "query", "score"], ["encoder"]),
+        (
+            "tables of the model that only attention reads",
+            ["attentions.0", "attentions.1", "biases", "values"],
+            ["recurrences.0", "recurrences.1"],
+        ),
     ],
 )
 def test_what_is_held_back_and_what_else_mixes_tokens(name, held, others):
@@ -103,11 +108,48 @@ def test_a_single_number_that_begins_at_zero_is_a_scale_too():
     [
         (REFUSED[0], "no softmax attention was found in LanguageModel .*blocks.1.body: SigmoidAttention mixes tokens"),
         (REFUSED[1], r"blocks.1.into \(a parameter\), blocks.1.on \(a parameter\) would get no gradient .* they act"),
+        (REFUSED[2], r"encoder \(TransformerEncoderLayer\), source \(Embedding\) would get no gradient while"),
     ],
 )
 def test_what_cannot_be_held_back_is_refused(name, says):
     with pytest.raises(ConfigError, match=says):
         delay_of(build(name))
+
+
+@pytest.mark.parametrize("encoder", [gru, lambda: nn.TransformerEncoderLayer(WIDTH, HEADS, 8, batch_first=True)])
+@pytest.mark.parametrize("kinds", [["cross"], ["self", "cross"]])
+def test_an_encoder_does_not_belong_to_the_attention_that_reads_it(encoder, kinds):
+    with pytest.raises(ConfigError, match=r"encoder \(\w+\), source \(Embedding\) would get no gradient"):
+        delay_of(ReadsAnEncoder(encoder()), kinds=kinds)
+    held = {
+        name.partition(".")[0]
+        for name in delay_of(ReadsAnEncoder(encoder()), kinds=["cross"], hold="freeze").parameters()
+    }
+    assert held == {"cross"}
+
+
+def test_an_encoder_of_images_is_a_mixer_too():
+    class Patches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(1, WIDTH, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.conv(x[:, None])[..., :WIDTH].flatten(2).mT
+
+    with pytest.raises(ConfigError, match=r"encoder \(Patches\), source \(Embedding\) would get no gradient"):
+        delay_of(ReadsAnEncoder(Patches()))
+
+
+def test_the_attention_without_a_path_around_it_is_named_and_not_another_one():
+    class Probabilities(LanguageModel):
+        def forward(self, tokens: Tensor) -> Tensor:
+            return super().forward(tokens).mean(-1).softmax(-1)
+
+    with pytest.raises(ConfigError, match="attention is written inside the forward of Probabilities, and no module"):
+        delay_of(Probabilities(Residual(gru()), Residual(Mixer())))
+    with pytest.raises(ConfigError, match=r"blocks.2 \(Mixer\) has no residual path in LanguageModel"):
+        delay_of(LanguageModel(Residual(gru()), Residual(Mixer()), Mixer()))
 
 
 class AlsoInTraining(nn.Module):

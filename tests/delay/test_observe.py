@@ -84,6 +84,32 @@ def test_a_softmax_over_experts_is_not_attention(experts: Callable[[int], nn.Mod
     assert [one.path for one in found.attention] == ["blocks.2.body"]
 
 
+class SparseExperts(Experts):
+    """Experts as modules, of which each token chooses one; those without tokens are not called, or with none."""
+
+    def __init__(self, skips: bool) -> None:
+        super().__init__(32)
+        self.skips, self.experts = skips, nn.ModuleList(nn.Linear(16, 16) for _ in range(32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.flatten(0, -2)
+        (share,), (choice,) = (one.mT for one in self.router(rows).softmax(-1).topk(1))
+        chosen = [(choice == number).nonzero()[:, 0] for number in range(32)]
+        pairs = [pair for pair in zip(self.experts, chosen, strict=True) if len(pair[1]) or not self.skips]
+        made = torch.cat([share[places, None] * expert(rows[places]) for expert, places in pairs])
+        return made[torch.cat([places for _, places in pairs]).argsort()].view_as(x)
+
+
+@pytest.mark.parametrize("skips", [True, False])
+def test_experts_that_get_no_tokens_are_not_starved(skips: bool) -> None:
+    model = LanguageModel(Residual(gru()), Residual(Mixer()), Residual(SparseExperts(skips)))
+    for _ in range(3):  # without attention, other experts are chosen
+        nn.init.normal_(model.get_parameter("blocks.1.body.c_proj.weight"))
+        found = seen(model)
+        assert [one.path for one in found.attention] == ["blocks.1.body"]
+        assert found.starved == ("blocks.1.norm",)
+
+
 def test_what_follows_attention_alone_belongs_to_it() -> None:
     after = nn.Sequential(nn.LayerNorm(16), nn.Dropout(0.5))
     assert summary(LanguageModel(Residual(gru()), Residual(Mixer(), after))) == {

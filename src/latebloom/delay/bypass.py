@@ -18,6 +18,10 @@ from latebloom.errors import ConfigError
 def attach(model: nn.Module, found: Found, gate: Gate) -> list[Any]:
     """Put attention behind a gate and mark the files of the model; return what has `remove()` to undo it."""
     modules = dict(model.named_modules())
+    if missing := [path for path in dict.fromkeys((*found.matched, *found.held_paths)) if path not in modules]:
+        raise ConfigError(
+            f"where: attention was found in another model; {type(model).__name__} has no {', '.join(missing[:3])}"
+        )
     attached: list[Any] = []
     for one in found.attention:
         if has_gate(modules[one.path]):

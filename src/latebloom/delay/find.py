@@ -5,16 +5,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from latebloom.delay.example import Example, call_with, guess, wrapped
 from latebloom.delay.kinds import KINDS, Kind
 from latebloom.delay.libraries import libraries_of
-from latebloom.delay.observe import Attention, Observation, observe
+from latebloom.delay.observe import Attention, Observation, is_block, observe
 from latebloom.delay.record import is_inside
+from latebloom.delay.undisturbed import undisturbed
 from latebloom.errors import ConfigError, first_line, unknown
 
-CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 Where = Callable[[str, nn.Module], bool] | Sequence[str]
 """The modules to hold back instead of those found: a predicate on (name, module), or the names themselves."""
 ALLOW = ("only attention", "no gradient")
@@ -46,6 +47,16 @@ class Found:
         """The paths of the attention."""
         return tuple(one.path for one in self.attention)
 
+    @property
+    def held_paths(self) -> list[str]:
+        """The paths of all modules whose parameters are held back."""
+        return [path for paths in self.held.values() for path in paths]
+
+    @property
+    def besides(self) -> list[str]:
+        """The paths of the modules around attention that are held back with it, such as the norm before it."""
+        return [path for one in self.attention for path in self.held[one.path] if path not in (one.path, *one.modules)]
+
     def within(self, path: str) -> "Found":
         """Return the same with the paths in a model that has this one at `path`."""
         if not path:
@@ -74,8 +85,7 @@ class Found:
         shared = {id(model.get_parameter(name)) for name in self.shared}
         named = [
             (f"{path}.{name}", parameter)
-            for paths in self.held.values()
-            for path in paths
+            for path in self.held_paths
             for name, parameter in modules[path].named_parameters()
         ]
         named += [(name, model.get_parameter(name)) for name in self.scales]
@@ -144,10 +154,21 @@ def examine(
         if where is None and set(kinds) == set(KINDS) and (unseen := _unseen_kernels(root, seen)):
             seen = observe(root, run, kinds, [*named, *unseen])
     except Exception as error:  # models of other libraries raise anything
-        raise ConfigError(f"example: the forward pass of {type(root).__name__} failed: {first_line(error)}") from error
+        raise _failure(root, run, error, "; name its attention with `where`" if where is None else "") from error
     found = _collect(root, seen)
     refusals = tuple(_refusals(root, seen, found, leaves_out, is_chosen=where is not None))
     return replace(found, refusals=refusals).within(path)
+
+
+def _failure(root: nn.Module, run: Callable[[], Any], error: Exception, remedy: str) -> ConfigError:
+    """Return the error for a forward pass that fails, or for one that cannot be followed, as inside `torch.vmap`."""
+    kind, reason = type(root).__name__, first_line(error)
+    try:
+        with undisturbed(root), torch.no_grad():
+            run()
+    except Exception:  # as above
+        return ConfigError(f"example: the forward pass of {kind} failed: {reason}")
+    return ConfigError(f"delay: what {kind} does cannot be followed ({reason}){remedy}")
 
 
 def _unseen_kernels(model: nn.Module, seen: Observation) -> list[str]:
@@ -186,6 +207,8 @@ def class_name(module: nn.Module) -> str:
 
 def _checked(field: str, words: Collection[str], choices: Collection[str]) -> list[Any]:
     """Return words as a list, also if only one was given; raise if one of them is no choice."""
+    if not isinstance(words, Collection):
+        raise ConfigError(f"{field}: {words!r} is not possible; it must be a list of words")
     listed = [words] if isinstance(words, str) else list(words)
     for word in listed:
         if word not in choices:
@@ -210,6 +233,7 @@ def _chosen(model: nn.Module, where: Where) -> list[str]:
 def _collect(model: nn.Module, seen: Observation) -> Found:
     attention: list[Attention] = []
     held: dict[str, tuple[str, ...]] = {}
+    belonging = [path for path in seen.starved if path not in seen.apart]
     for one in seen.attention:
         part = _part(model, one.path)
         if part != one.path:
@@ -217,20 +241,17 @@ def _collect(model: nn.Module, seen: Observation) -> Found:
             held[part] = (part,)
             continue
         parent = one.path.rpartition(".")[0]
-        if one.inline and (not parent or isinstance(model.get_submodule(parent), CONTAINERS)):
-            parents = [one.path]  # a block; otherwise a module of attention that adds its own residual path
-        else:
-            parents = [parent, *(caller for caller in one.callers if caller)]
-        feeding = [
-            path
-            for path in seen.starved
-            if any(is_inside(path, parent) for parent in parents) and not _mixes(seen, path)
-        ]
+        parents = [one.path] if is_block(model, one) else [parent, *(caller for caller in one.callers if caller)]
+        feeding = [path for path in belonging if any(is_inside(path, parent) for parent in parents)]
         if any(is_inside(one.path, path) for path in seen.severed):
             # Everything behind it reads attention alone, and everything before it acts through attention alone.
             one, feeding = replace(one, modules=() if one.inline else (one.path,)), []
         attention.append(one)
         held[one.path] = (*one.modules, *feeding)
+    if held and not seen.severed:  # what the model has itself, such as a table of position biases for all its blocks
+        known = [path for paths in held.values() for path in paths]
+        first = next(iter(held))
+        held[first] += tuple(path for path in belonging if not any(is_inside(path, one) for one in known))
     passed_over = {
         _part(model, path): f"{class_name(model.get_submodule(_part(model, path)))} mixes tokens without attention"
         for path in seen.mixers
@@ -251,10 +272,6 @@ def _part(model: nn.Module, path: str) -> str:
     return next((outer for outer in around if hasattr(model.get_submodule(outer), "role")), path)
 
 
-def _mixes(seen: Observation, path: str) -> bool:
-    return any(is_inside(mixer, path) for mixer in seen.mixers)
-
-
 def _called(model: nn.Module, path: str) -> str:
     """Return how a message calls a module or a parameter: its path with its class, and the model by its class."""
     owner, _, name = path.rpartition(".")
@@ -266,6 +283,13 @@ def _called(model: nn.Module, path: str) -> str:
 
 def _written_inside(model: nn.Module, path: str) -> str:
     return f"attention is written inside the forward of {_called(model, path)}"
+
+
+def _severing(seen: Observation, attention: Collection[Attention]) -> list[Attention]:
+    """Return the attention without a path around it: none of the modules between it and the severed one has one."""
+    inside = [one for one in attention if any(is_inside(one.path, path) for path in seen.severed)]
+    nearest = [one for one in inside if {one.path, one.path.rpartition(".")[0], *one.callers} & set(seen.severed)]
+    return nearest or inside
 
 
 def _refusals(
@@ -299,19 +323,17 @@ def _refusals(
                     'out; give it a module of its own, or use hold="freeze"',
                 )
             )
-        cut = [path for path in seen.severed if is_inside(one.path, path)]
-        if cut:
-            block = max(cut, key=len)
-            refusals.append(
-                (
-                    "",
-                    f"{_called(model, one.path)} has no residual path"
-                    f"{'' if block == one.path else f' in {_called(model, block)}'}: without attention its output does "
-                    'not depend on its input; use hold="freeze", or hold back something else with `where`',
-                )
+    for one in _severing(seen, found.attention):
+        block = max((path for path in seen.severed if is_inside(one.path, path)), key=len)
+        refusals.append(
+            (
+                "",
+                f"{_called(model, one.path)} has no residual path"
+                f"{'' if block == one.path else f' in {_called(model, block)}'}: without attention its output does "
+                'not depend on its input; use hold="freeze", or hold back something else with `where`',
             )
-    held = [path for paths in found.held.values() for path in paths]
-    starved = [path for path in seen.starved if not any(is_inside(path, one) for one in held)]
+        )
+    starved = [path for path in seen.starved if not any(is_inside(path, one) for one in found.held_paths)]
     starved = [_called(model, path) for path in (*starved, *seen.gating)]
     if starved and not any(not allowed for allowed, _ in refusals):
         names = ", ".join(starved[:3])

@@ -16,14 +16,30 @@ from torch import Tensor, nn
 from latebloom.delay.bypass import attach
 from latebloom.delay.example import Example, wrapped
 from latebloom.delay.find import Found, Where, check_weights, class_name, examine, find_attention
-from latebloom.delay.gate import Gate
+from latebloom.delay.gate import Gate, gated_in
 from latebloom.delay.kinds import KINDS, Kind
-from latebloom.delay.marks import check_step, delayed, take_loaded
+from latebloom.delay.marks import check_no_delay, check_step, delayed, take_loaded
 from latebloom.delay.optimizers import DelayedOptimizers, Optimizers
 from latebloom.delay.parts import watch_parts
 from latebloom.delay.policy import Hold, HookedDelay, Stage, Switch, check_trigger, stage_at
 from latebloom.delay.triggers import Moment, Trigger, WhenBeyond
 from latebloom.errors import ConfigError
+
+
+class _FirstCall:
+    """A hook that waits for the first call of a model. It cannot be copied: the copy would have no gate."""
+
+    def __init__(self, see: Callable[..., None], model: str) -> None:
+        self._see, self._model = see, model
+
+    def __call__(self, *call: Any) -> None:
+        self._see(*call)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise ConfigError(
+            f"delay: a copy of this {self._model} would not follow the switch, because what it does is seen at its "
+            "first batch; copy or save it after that, or give `example`"
+        )
 
 
 class DelayedAttention:
@@ -80,9 +96,10 @@ class DelayedAttention:
             )
         if warmup_steps and optimizer is None:
             raise ConfigError(f"warmup_steps: {warmup_steps} needs the optimizer, whose learning rate is scaled")
-        if model in delayed:
-            raise ConfigError(f"delay: this {type(model).__name__} has a delay already; call its remove() first")
+        check_no_delay(model)
         check_weights(model)
+        for owner in list(gated_in(model)):  # of a copy that was made during a delay, or of bypass_attention
+            owner.remove()
         self.model, self.steps, self.measure, self.automatic = model, steps, measure, automatic
         self.step, self.tokens = 0, 0
         self._switch = Switch()
@@ -126,7 +143,8 @@ class DelayedAttention:
                     self._begin()
 
             module = self.model.get_submodule(path)
-            self._attached.append(module.register_forward_pre_hook(see, with_kwargs=True, prepend=True))
+            hook = _FirstCall(see, type(self.model).__name__)
+            self._attached.append(module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True))
         handles = list(self._attached)
         # A step before that call would train attention: asking what was found raises.
         self._attached += [
@@ -157,7 +175,7 @@ class DelayedAttention:
                 f"delay: only attention is trained ({names}), so nothing would learn while it is held back; train "
                 "other parameters too, such as adapters on what else mixes tokens"
             )
-        parts = [self.model.get_submodule(path) for paths in found.held.values() for path in paths]
+        parts = [self.model.get_submodule(path) for path in found.held_paths]
         self._attached.append(watch_parts(parts, self._parameters.values(), self._is_enabled))
 
     @property
@@ -330,6 +348,9 @@ class DelayedAttention:
             module = self.model.get_submodule(one.path)
             place = "" if one.modules[-1:] in ((one.path,), ()) else f", gated behind {one.modules[-1]}"
             lines.append(f"  attention  {one.path or 'the model'}: {class_name(module)}{place}")
+        for path in self._found.besides:
+            kind = class_name(self.model.get_submodule(path))
+            lines.append(f"  attention  {path}: {kind} acts through attention alone")
         lines += [f"  attention  {name}: a parameter that acts through attention alone" for name in self._found.scales]
         lines += [f"  not        {name}: {reason}" for name, reason in self._found.passed_over.items()]
         lines += [f"  not        {name}: a parameter that other modules have too" for name in self._found.shared]

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from latebloom.delay.gate import MARK, Gate, Mark, gated_in
+from latebloom.errors import ConfigError
 
 delayed: WeakSet[nn.Module] = WeakSet()
 """Models that have a delay."""
@@ -84,6 +85,13 @@ def note_loading(model: nn.Module, mark: Mark, stacklevel: int = 2) -> None:
     text = warning_of(mark)
     if text and values != {mark["gate"]} and not any(one in awaiting for one in model.modules()):
         warnings.warn(text, stacklevel=stacklevel + 1)
+
+
+def check_no_delay(model: nn.Module) -> None:
+    """Raise if a model has a delay, is a part of a model with one, or has attention that one holds back."""
+    parts = {model, *(owner.module for owner in gated_in(model))}
+    if any(one in delayed for one in model.modules()) or any(not parts.isdisjoint(one.modules()) for one in delayed):
+        raise ConfigError(f"delay: this {type(model).__name__} has a delay already; call its remove() first")
 
 
 def check_step(gate: Gate) -> None:

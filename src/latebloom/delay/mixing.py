@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from latebloom.delay.record import Call, gradients, random_sum, tokens_behind
 
+CONVOLUTION = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
 
 def keeps_tokens(call: Call) -> bool:
     """Return whether an output of a module has the tokens of an input; a decoder may have those of other inputs."""
@@ -31,9 +33,12 @@ def reach_of(call: Call, sources: list[Tensor]) -> Fraction:
     return reach
 
 
-def convolution_reach(module: nn.Conv1d, call: Call) -> Fraction:
-    size = max(tensor.shape[-1] for tensor in call.inputs)  # tokens are its last axis
-    return Fraction((module.kernel_size[0] - 1) * module.dilation[0], max(size - 1, 1))
+def convolution_reach(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, call: Call) -> Fraction:
+    """Return the same for a convolution, whose tokens are its last axes."""
+    kernels = [(size - 1) * step for size, step in zip(module.kernel_size, module.dilation, strict=True)]
+    shapes = [tensor.shape[-len(kernels) :] for tensor in call.inputs]
+    pairs = [pair for shape in shapes for pair in zip(kernels, shape, strict=True)]
+    return max(Fraction(reach, max(size - 1, 1)) for reach, size in pairs)
 
 
 def _other_tokens(call: Call, sources: list[Tensor], at: Callable[[int], int]) -> Iterator[Tensor]:

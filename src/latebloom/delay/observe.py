@@ -23,13 +23,14 @@ import torch
 from torch import Tensor, nn
 
 from latebloom.delay.kinds import KINDS, Kind, attention_events
-from latebloom.delay.mixing import convolution_reach, keeps_tokens, mixes, reach_of
+from latebloom.delay.mixing import CONVOLUTION, convolution_reach, keeps_tokens, mixes, reach_of
 from latebloom.delay.record import ROUNDING, Recording, depends, gradients, is_inside, random_sum
 from latebloom.delay.undisturbed import train_except_torch, undisturbed
 from latebloom.delay.visible import attention_kernels
 
 POINTWISE = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.Identity, nn.GELU, nn.SiLU, nn.ReLU)
 """Modules that never mix tokens and are called most often; leaving them out saves time."""
+CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class Observation:
     """Modules with a mixer inside whose output depends on their input through attention alone."""
     starved: tuple[str, ...]
     """The outermost modules outside attention that get a gradient through attention alone."""
+    apart: tuple[str, ...] = ()
+    """Those of them that do not belong to attention: they mix tokens, as an encoder does, or serve one that does."""
     streams: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """For each module of attention, which of the tensors that it returns act on the model's output."""
     bare: bool = True
@@ -77,6 +80,12 @@ class Observation:
     """Parameters of attention that get a gradient without it, because another module has them too."""
     gating: tuple[str, ...] = ()
     """Matrices of the modules around attention that act on its result alone."""
+
+
+def is_block(model: nn.Module, one: Attention) -> bool:
+    """Return whether attention is written into a block, not into a module of its own that returns more too."""
+    parent = one.path.rpartition(".")[0]
+    return one.inline and (not parent or isinstance(model.get_submodule(parent), CONTAINERS))
 
 
 def observe(
@@ -91,7 +100,7 @@ def observe(
         whole = _record_whole(model, record)
         found = attention_events(model, whole.events, named)
         left_out = [found.get(index) in kinds for index in range(len(whole.events))]
-        cut = record(left_out, {path: whole.stream(path) for path in named}, whole)
+        cut = record(left_out, {path: whole.acting(path) or (0,) for path in named}, whole)
         if [event.function for event in cut.events] != [event.function for event in whole.events]:
             raise RuntimeError("without attention it calls other attention functions than with it")
         compared = _Comparison(model, whole, cut)
@@ -105,15 +114,18 @@ def observe(
             for path in compared.mixers
             if not any(is_inside(path, one) for one in inside) and not any(is_inside(one, path) for one in kept)
         ]
-        streams, bare = {path: whole.stream(path) for path in [*named, *inside]}, True
+        streams, bare = {path: compared.stream(path) for path in [*named, *inside]}, True
         try:
             without = record(left_out, streams, whole, bare)
         except Exception:  # a caller reads what else attention returns
             bare = False
             without = record(left_out, streams, whole, bare)
         held = _Comparison(model, whole, without)
-        severed = [path for path in cut.first if compared.has_lasting(path) and not held.is_connected(path)]
+        severed = [path for path in held.common if compared.has_lasting(path) and not held.is_connected(path)]
         starved = held.starved(inside)
+        # A block is more than its attention, a module of attention that returns its values too is not.
+        around = [one.path if is_block(model, one) else cut.parent(one.path) for one in attention]
+        apart = held.apart(starved, [*mixers, *kept, *around])
         scales, shared = _single_parameters(model, whole, without, [one.path for one in attention], [*inside, *starved])
         # A vector scales attention. A matrix that acts on the output beside attention may be a recurrence.
         matrices = {
@@ -126,6 +138,7 @@ def observe(
             tuple(mixers),
             tuple(severed),
             tuple(starved),
+            tuple(apart),
             streams=streams,
             bare=bare,
             scales=tuple(name for name in scales if name not in gating),
@@ -170,6 +183,8 @@ class _Comparison:
 
     def __init__(self, model: nn.Module, whole: Recording, cut: Recording) -> None:
         self.modules, self.whole, self.cut = dict(model.named_modules()), whole, cut
+        self.common = {path: call for path, call in cut.first.items() if path in whole.first}
+        """The modules that both call: without attention a router may choose other experts."""
         self._connected: dict[str, bool] = {}
         self._reaches: dict[str, Fraction] = {}
 
@@ -177,11 +192,22 @@ class _Comparison:
         """Return the outermost modules with parameters, not `inside` attention, that are reached in the first alone."""
         found: list[str] = []
         before, after = self.whole.reached(), self.cut.reached()
-        for path in sorted(path for path, size in before.items() if after.get(path, 0.0) <= ROUNDING * size):
+        lost = [path for path in self.common if after.get(path, 0.0) <= ROUNDING * before.get(path, 0.0)]
+        for path in sorted(path for path in lost if path in before):
             has_parameters = next(self.modules[path].parameters(), None) is not None
             if has_parameters and not any(is_inside(path, one) for one in [*inside, *found]):
                 found.append(path)
         return found
+
+    def apart(self, starved: list[str], mixing: list[str]) -> list[str]:
+        """Return which modules have one of `mixing` inside, act on such a module alone, or read it."""
+        encoders = [path for path in starved if any(is_inside(one, path) for one in mixing)]
+
+        def serves(path: str, encoder: str) -> bool:
+            one, other = self.whole.first[path], self.whole.first[encoder]
+            return depends(other.inputs, one.outputs) or depends(one.inputs, other.outputs)
+
+        return [path for path in starved if path in encoders or any(serves(path, one) for one in encoders)]
 
     def find_attention(self, found: dict[int, Kind], left_out: list[int], named: Collection[str]) -> list[Attention]:
         events: dict[str, list[int]] = {path: [] for path in named if path in self.cut.first}
@@ -209,7 +235,7 @@ class _Comparison:
         """Add the modules of the block that read attention's result alone, such as a projection or a norm."""
         parent = self.cut.parent(path) if chains[path] else path
         results = results or self._stream(self.whole, path)
-        for name, call in self.cut.first.items():
+        for name, call in self.common.items():
             if name == parent or not is_inside(name, parent) or self.has_lasting(name):
                 continue
             if any(is_inside(name, one) for chain in chains.values() for one in chain):
@@ -227,12 +253,16 @@ class _Comparison:
             self._connected[path] = depends(self._stream(self.cut, path), self._sources(path))
         return self._connected[path]
 
+    def stream(self, path: str) -> tuple[int, ...]:
+        """Return which outputs of a module act on the model's output; values for other attention do so through it."""
+        return self.cut.acting(path) or self.whole.acting(path) or (0,)
+
     def _stream(self, recording: Recording, path: str) -> list[Tensor]:
-        """Return those outputs of a module on which the model's output depends."""
+        """Return those outputs of a module."""
         if not path:
             return [] if recording.output is None else [recording.output]
         outputs = recording.first[path].outputs
-        return [outputs[index] for index in self.whole.stream(path) if index < len(outputs)]
+        return [outputs[index] for index in self.stream(path) if index < len(outputs)]
 
     def _sources(self, path: str) -> list[Tensor]:
         """Return the inputs of a module; for one that takes token ids, also what the embeddings inside it return."""
@@ -255,7 +285,9 @@ class _Comparison:
         if path not in self._reaches:
             module, call = self.modules[path], self.cut.first[path]
             reach = (
-                convolution_reach(module, call) if isinstance(module, nn.Conv1d) else reach_of(call, self._sources(""))
+                convolution_reach(module, call)
+                if isinstance(module, CONVOLUTION)
+                else reach_of(call, self._sources(""))
             )
             self._reaches[path] = min(Fraction(1), reach)
         return self._reaches[path]
@@ -264,11 +296,11 @@ class _Comparison:
     def mixers(self) -> list[str]:
         """The innermost modules that mix tokens without attention."""
         mixing, still = list[str](), list[str]()
-        for path, call in self.cut.first.items():
+        for path, call in self.common.items():
             module = self.modules[path]
             if isinstance(module, POINTWISE) or any(is_inside(path, one) for one in still):
                 continue
-            if max(module.kernel_size) > 1 if isinstance(module, nn.Conv1d) else mixes(call, self._sources("")):
+            if max(module.kernel_size) > 1 if isinstance(module, CONVOLUTION) else mixes(call, self._sources("")):
                 mixing.append(path)
             elif keeps_tokens(call) and not mixes(self.whole.first[path], []):
                 still.append(path)  # nothing inside it mixes tokens either

@@ -105,7 +105,8 @@ class Recording(TorchFunctionMode):
                 tensor.register_hook(torch.zeros_like)
         self.first: dict[str, Call] = {}
         for call in self.calls:
-            self.first.setdefault(call.path, call)
+            if not call.outputs or any(tensor.numel() for tensor in call.outputs):  # an expert may get no tokens
+                self.first.setdefault(call.path, call)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, named = getattr(func, "__name__", ""), kwargs or {}
@@ -192,7 +193,7 @@ class Recording(TorchFunctionMode):
     def sizes(self) -> dict[tuple[str, int], float]:
         """The largest gradient of the model's output for each output of each module, if it is not zero."""
         calls = [(call.path, index, one) for call in self.calls for index, one in enumerate(call.outputs)]
-        calls = [call for call in calls if call[2].requires_grad]
+        calls = [call for call in calls if call[2].requires_grad and call[2].numel()]
         grads = gradients(random_sum([] if self.output is None else [self.output]), [tensor for _, _, tensor in calls])
         sizes: dict[tuple[str, int], float] = {}
         for (path, index, _), grad in zip(calls, grads, strict=True):
@@ -200,9 +201,9 @@ class Recording(TorchFunctionMode):
                 sizes[path, index] = max(size, sizes.get((path, index), 0.0))
         return sizes
 
-    def stream(self, path: str) -> tuple[int, ...]:
-        """Return which outputs of a module the model's output depends on; the first if it depends on none."""
-        return tuple(sorted(index for name, index in self.sizes if name == path)) or (0,)
+    def acting(self, path: str) -> tuple[int, ...]:
+        """Return which outputs of a module the model's output depends on."""
+        return tuple(sorted(index for name, index in self.sizes if name == path))
 
     def parent(self, path: str) -> str:
         """Return the nearest module around another one that is called itself; a list of modules is not."""
