@@ -11,11 +11,13 @@ docs/guarantees.md from the file.
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,6 +26,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 TESTS = Path(__file__).parents[1]
 sys.path += [str(TESTS), str(TESTS / "report"), str(TESTS / "evaluation")]
 
+from browser import CHROMIUM, Browser  # noqa: E402
 from memory import peak  # noqa: E402
 from synthetic import ARMS, evaluation, falling, study  # noqa: E402
 
@@ -33,7 +36,7 @@ from latebloom.engine.files import to_json, write_json  # noqa: E402
 from latebloom.engine.folder import RunFolder  # noqa: E402
 from latebloom.engine.manifest import write_manifest  # noqa: E402
 from latebloom.engine.outcome import Progress  # noqa: E402
-from latebloom.progress import RunProgress  # noqa: E402
+from latebloom.results.file import write_results  # noqa: E402
 from latebloom.studies.plan import Arm, Plan  # noqa: E402
 from latebloom.studies.stacks import Configs, unfinished  # noqa: E402
 
@@ -41,7 +44,6 @@ RESULTS = TESTS.parent / "results" / "scale.json"
 LENGTH = 25
 SHAPES = {40: (2, 20), 1_000: (10, 100), 10_000: (100, 100)}
 """Arms and seeds of each number of runs."""
-REPORTS = {"report": 8 * 10**6, "seconds": 60, "bytes": 2 * 2**30}
 
 
 def small() -> RunConfig:
@@ -76,12 +78,14 @@ class StandIn:
         self.curve = [{"step": step, "loss": 3 * 0.98 ** (step / 150)} for step in range(150, 15_001, 150)]
         right = {"accuracy": 0.9, "sum": 0.95, "recall": 0.95}
         self.curve += [{"step": step, "check": {"25": right, "75": right}} for step in range(500, 15_001, 500)]
-        self.making, self.slowest = 0.0, 0.0
+        self.making, self.slowest, self.began = 0.0, 0.0, 0.0
 
     def train(
         self, configs: Configs, folder: Path, *, observe: Callable[[str, Progress], None], **where: Any
     ) -> dict[str, str]:
-        for number, (name, config) in enumerate(unfinished(configs, folder).items()):
+        left = unfinished(configs, folder)
+        self.began = time.perf_counter()
+        for number, (name, config) in enumerate(left.items()):
             began = time.perf_counter()
             self.make(RunFolder(folder / name), config, number)
             steps, self.making = config.training.steps, self.making + time.perf_counter() - began
@@ -112,22 +116,85 @@ class StandIn:
             os.fsync = fsync
 
 
-def timed(call: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
-
-
-def measure_study(runs: int) -> dict[str, Any]:
-    """Run a study whose runs are made by the stand-in, and then the same command again, when all are finished."""
+def run_study(place: Path, arms: int, seeds: int) -> dict[str, Any]:
+    """Run the study in a folder, with runs made by the stand-in where they are missing."""
     import latebloom.study
 
+    stand_in = StandIn(place / "source")
+    latebloom.study.train_all = stand_in.train  # pyright: ignore[reportPrivateImportUsage]
+    began = time.perf_counter()
+    outcome = latebloom.study.run_study("scale", plan(arms, seeds), place / "study", "tiny", device="cpu")
+    seconds = time.perf_counter() - began - stand_in.making
+    return {
+        "seconds": round(seconds, 1),
+        "until_first": round(stand_in.began - began, 1),
+        "slowest_update": round(stand_in.slowest, 3),
+        "collecting": round(outcome.collecting, 1),
+        "bytes": peak(),
+    }
+
+
+def study_case(runs: int) -> dict[str, Any]:
+    """Measure a study, the same command when all runs are finished, and with a seed more."""
+    arms, seeds = SHAPES[runs]
+    found = {}
+    with TemporaryDirectory() as place:
+        for name, count in (("first", seeds), ("again", seeds), ("one more seed", seeds + 1)):
+            words = [sys.executable, __file__, "--study", place, str(arms), str(count)]
+            ran = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+            found[name] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+def report_case(runs: int) -> dict[str, Any]:
+    """Measure `latebloom report` on a results file with curves, and how long the page takes to open in a browser."""
     arms, seeds = SHAPES[runs]
     with TemporaryDirectory() as place:
-        stand_in, out = StandIn(Path(place) / "source"), Path(place) / "study"
-        latebloom.study.train_all = stand_in.train  # pyright: ignore[reportPrivateImportUsage]
+        file, out = Path(place) / "results.parquet", Path(place) / "report"
+        write_results(file, study(arms=[f"arm-{k}" for k in range(arms)], seeds=seeds))
+        began = time.perf_counter()
+        words = [sys.executable, "-m", "latebloom", "report", str(file), "--out", str(out)]
+        subprocess.run(words, stdout=subprocess.DEVNULL, check=True)
+        seconds = time.perf_counter() - began
+        memory = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        page = out / "index.html"
+        found = {"seconds": round(seconds, 1), "bytes": memory, "page": page.stat().st_size}
+        if CHROMIUM is not None:
+            with Browser() as browser:
+                began = time.perf_counter()
+                browser.open(page)
+                browser.wait_for("document.getElementById('count').textContent !== ''")
+                found["opens"] = round(time.perf_counter() - began, 1)
+        return found
 
-        def command(count: int) -> float:
-            return timed(lambda: latebloom.study.run_study("scale", plan(arms, count), out, "tiny", device="cpu"))
 
-        return {"seconds": command(seeds) - stand_in.making, "slowest_update": stand_in.slowest, "bytes": peak()}
+def measure(name: str) -> dict[str, Any]:
+    """Measure a case in a process of its own."""
+    ran = subprocess.run([sys.executable, __file__, "--one", name], stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+CASES: dict[str, Callable[[], dict[str, Any]]] = {
+    **{f"report of {runs}": partial(report_case, runs) for runs in SHAPES},
+    "study of 10000": partial(study_case, 10_000),
+}
+
+
+def main() -> None:
+    words = sys.argv[1:]
+    if words[:1] == ["--study"]:
+        print(json.dumps(run_study(Path(words[1]), int(words[2]), int(words[3]))))
+        return
+    if words[:1] == ["--one"]:
+        print(json.dumps(CASES[words[1]]()))
+        return
+    rows = json.loads(RESULTS.read_text())["rows"] if words else {}
+    for name in words or CASES:
+        rows[name] = measure(name)
+        print(f"{name}: {rows[name]}", flush=True)
+        in_order = {name: rows[name] for name in CASES if name in rows}
+        write_json(RESULTS, {"environment": describe_environment(0, "cpu"), "rows": in_order})
+
+
+if __name__ == "__main__":
+    main()
