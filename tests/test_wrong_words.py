@@ -189,7 +189,7 @@ def test_an_error_that_nobody_foresaw_is_one_sentence_with_its_traceback_in_a_fi
 
 
 def test_an_error_that_nobody_foresaw_is_one_sentence_where_no_file_can_be_written(monkeypatch, capsys):
-    monkeypatch.setattr("latebloom.cli.NamedTemporaryFile", lambda **_: open("/missing/folder", "wb"))
+    monkeypatch.setattr("latebloom.cli.NamedTemporaryFile", lambda **_: os.stat("/missing/folder"))
     monkeypatch.setattr("latebloom.cli.parse", lambda words: 1 / 0)
     with pytest.raises(SystemExit):
         main(["list"])
