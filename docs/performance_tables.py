@@ -1,4 +1,4 @@
-"""Compute the tables of docs/performance.md from the benchmarks in results/; docs/fill.py writes them."""
+"""Compute the tables of docs/performance.md and docs/guarantees.md from results/; docs/fill.py writes them."""
 
 import json
 from statistics import fmean
@@ -34,6 +34,7 @@ def read(name: str) -> dict[str, Any]:
 GPU, BF16, CPU, CPU_BEFORE = map(read, ("bench-h200", "bench-h200-bf16", "bench-cpu", "bench-cpu-before"))
 
 ROUNDS = read("tuning-rounds")
+SCALE = read("scale")
 
 
 def rounds() -> str:
@@ -140,3 +141,26 @@ def cpu_rates() -> str:
         for name, rate in CPU["steps_per_second"].items()
     )
     return table("steps per second|median (best turn)|before memory was kept", rows)
+
+
+def report_sizes() -> str:
+    """Return time, memory and size of reports of many runs."""
+    rows = []
+    for name, row in SCALE["rows"].items():
+        if name.startswith("report of "):
+            runs = int(name.rpartition(" ")[2])
+            time = f"{row['cpu_seconds']:.0f} s|{row['seconds']:.0f} s"
+            rows.append(
+                f"{runs:,}|{time}|{row['bytes'] / 2**30:.1f} GiB|{row['page'] / 1e6:.1f} MB|{row['opens']:.1f} s"
+            )
+    return table("runs|CPU time|wall-clock time|memory|page|opens in Chromium", rows)
+
+
+def study_sizes() -> str:
+    """Return what a study of many runs takes beside training."""
+    rows = []
+    for name, row in SCALE["rows"]["study of 10000"].items():
+        slowest = f"{1000 * row['slowest_update']:.0f} ms" if row["slowest_update"] else ""
+        times = f"{row['until_first']:.0f} s|{slowest}|{row['collecting']:.0f} s|{row['seconds']:.0f} s"
+        rows.append(f"{name}|{times}|{row['bytes'] / 2**30:.1f} GiB")
+    return table("command|until the first run|slowest update of the progress|collecting|all, report too|memory", rows)

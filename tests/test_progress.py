@@ -304,3 +304,27 @@ def test_the_time_left_is_told_when_a_hundredth_of_what_is_left_to_do_is_done(lo
     clock[0] = 10.0
     bar.show("a", at_step(20))
     assert "about 0:00:57 left" in bar._bars.lines[0]
+
+
+def test_thousands_of_runs_are_drawn_now_and_then_and_at_the_end(log, of, monkeypatch):
+    """Each drawing looks at every run, so that one for each end of a run would take minutes."""
+    bar, lines = log
+    drawn, draw = [], RunProgress._draw
+    monkeypatch.setattr(RunProgress, "_draw", lambda self, last="": (drawn.append(last), draw(self, last)))
+    names = [f"composite/dat/seed-{seed}" for seed in range(3_000)]
+    bar.expect(of(names), None)
+    for name in names:
+        bar.show(name, done(0.5))
+    assert len(drawn) < 10
+    assert lines()[-1] == "3000 runs: 3000 done, 0 running, 50% at 3x: composite/dat"
+
+
+def test_what_was_not_drawn_yet_is_drawn_when_the_bar_ends(of):
+    written = StringIO()
+    with RunProgress(Console(file=written, width=80)) as bar:
+        names = [f"composite/dat/seed-{seed}" for seed in range(200)]
+        bar.expect(of(names), None)
+        bar.show(names[0], done(0.5))
+        for name in names[1:150]:
+            bar.show(name, done(0.5))
+    assert written.getvalue().splitlines()[-1].startswith("200 runs: 150 done, 0 running")

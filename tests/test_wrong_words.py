@@ -161,19 +161,39 @@ def test_too_large_a_model_is_one_sentence(folder, capsys):
     assert "there is not enough memory for this; use smaller settings, such as model.width" in told
 
 
-def test_an_error_that_nobody_foresaw_is_one_sentence_with_its_traceback_in_a_file(monkeypatch, capsys):
-    def fail(*words: object) -> None:
-        raise RuntimeError("something else")
+class Panic(BaseException):
+    """What a library in Rust raises when it panics."""
 
+
+@pytest.mark.parametrize("error", [RuntimeError("something else"), Panic("something else"), RuntimeError("\udcff")])
+@pytest.mark.parametrize("has_temporary_folder", [True, False])
+def test_an_error_that_nobody_foresaw_is_one_sentence_with_its_traceback_in_a_file_and_the_command_that_continues(
+    error, has_temporary_folder, tmp_path, monkeypatch, capsys
+):
+    def fail(*words: object) -> None:
+        raise error
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path if has_temporary_folder else tmp_path / "missing"))
     monkeypatch.setattr("latebloom.cli.parse", fail)
     with pytest.raises(SystemExit) as end:
-        main(["list"])
+        main(["train", "--out", "my run"])
     assert end.value.code == 1
-    told = capsys.readouterr().err.strip().removeprefix("latebloom: ")
-    assert told.startswith("this is a mistake in latebloom or in a plugin (RuntimeError: something else); what was")
-    log = Path(told.rpartition(" ")[2])
-    assert 'raise RuntimeError("something else")' in log.read_text()
-    log.unlink()
+    (log,) = tmp_path.iterdir()
+    assert "raise error" in log.read_text()
+    message = repr(str(error))[1:-1]
+    assert capsys.readouterr().err == (
+        f"latebloom: this is a mistake in latebloom or in a plugin ({type(error).__name__}: {message}); what was saved "
+        f"before is complete; the traceback is in {log}; continue with: latebloom train --out 'my run'\n"
+    )
+
+
+def test_an_error_that_nobody_foresaw_is_one_sentence_where_no_file_can_be_written(monkeypatch, capsys):
+    monkeypatch.setattr("latebloom.cli.NamedTemporaryFile", lambda **_: os.stat("/missing/folder"))
+    monkeypatch.setattr("latebloom.cli.parse", lambda words: 1 / 0)
+    with pytest.raises(SystemExit):
+        main(["list"])
+    assert "the traceback is in no file, because none could be written" in capsys.readouterr().err
 
 
 def test_changes_may_stand_anywhere_between_the_options():

@@ -1,6 +1,7 @@
 """The command line: parse the arguments, run the command, and print a user's mistake as one sentence."""
 
 import re
+import shlex
 import sys
 import traceback
 import warnings
@@ -73,19 +74,30 @@ def _group_parser(group: str, names: list[str]) -> Parser:
     return parser
 
 
-def _describe_unforeseen(error: Exception) -> tuple[str, int]:
+def _describe_unforeseen(error: BaseException, words: list[str]) -> tuple[str, int]:
     """Return one sentence and the exit status for an unforeseen error; its traceback goes into a file."""
     if isinstance(error, MemoryError) or re.search("out of memory|can't allocate memory", str(error)):
         return (
             "there is not enough memory for this; use smaller settings, such as model.width=32, "
             "training.delayed.batch_size=32 and training.full.batch_size=32"
         ), 2
-    with NamedTemporaryFile("w", prefix="latebloom-", suffix=".log", delete=False) as log:
-        log.write("".join(traceback.format_exception(error)))
     return (
         f"this is a mistake in latebloom or in a plugin ({type(error).__name__}: {first_line(error)}); what was saved "
-        f"before is complete, the same command continues it, and the traceback is in {log.name}"
+        f"before is complete; the traceback is in {_log(error)}; continue with: latebloom {shlex.join(words)}"
     ), 1
+
+
+def _log(error: BaseException) -> str:
+    """Write the traceback of an error into a file for temporary files, or into the current folder; return its name."""
+    text = "".join(traceback.format_exception(error)).encode(errors="backslashreplace")
+    for folder in (None, "."):
+        try:
+            with NamedTemporaryFile(prefix="latebloom-", suffix=".log", dir=folder, delete=False) as log:
+                log.write(text)
+            return log.name
+        except OSError:
+            continue
+    return "no file, because none could be written"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -110,8 +122,10 @@ def main(arguments: list[str] | None = None) -> None:
         place = f"{error.filename} " if error.filename else "a file "
         message = f"{place}cannot be read or written ({error.strerror or error}); what was saved before is complete"
         status = 2
-    except Exception as error:
-        message, status = _describe_unforeseen(error)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of a library in Rust is no Exception
+        message, status = _describe_unforeseen(error, words)
     else:
         return
     finally:

@@ -165,7 +165,7 @@ class RunConfig:
             del data["imports"]
         return data
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """A hash of the settings, twelve characters long.
 

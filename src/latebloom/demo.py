@@ -38,7 +38,7 @@ def run_demo(out: Path, *, seed: int, device: str | None, overrides: Sequence[st
     for note in dict.fromkeys(notes):
         say(console, f"Note: {note}.")
     trained = train_arms("demo", configs, [configs["dat"].seed], out, device=device)
-    runs = {name.partition("/")[0]: run for name, run in trained.items()}
+    runs = {name.partition("/")[0]: TrainedRun.load(folder) for name, folder in trained.items()}
     evaluations = {name: run.evaluation for name, run in runs.items()}
     seen = compare(evaluations["joint"], evaluations["dat"], runs["dat"].switch_step)
     write_json(out / "summary.json", {"runs": [summarize(name, run) for name, run in runs.items()], "seen": seen})

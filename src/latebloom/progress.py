@@ -23,6 +23,10 @@ from latebloom.studies.plan import Stage
 from latebloom.studies.stacks import NO_STOPS, Stops
 
 SECONDS_BETWEEN_DRAWINGS = 0.1
+SHARE_OF_DRAWING = 0.05
+"""Of the time of this process, at most: with ten thousand runs a drawing takes a fiftieth of a second."""
+MANY = 100
+"""Of more runs, not every end of a run is drawn at once."""
 FEW = 4
 """Up to this many runs have a line each."""
 WIDE = 80
@@ -97,12 +101,16 @@ class RunProgress:
         self._bar = self._bars.add_task("", total=None, stand="starting")
         self._logged: set[object] = set()
         self._began, self._drawn = time.monotonic(), 0.0
+        self._last, self._left, self._cost = "", 0, 0.0
+        """The run that reported since the last drawing, how many are not over, and the seconds of a drawing."""
 
     def __enter__(self) -> Self:
         self._bars.start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self._last and error[0] is None:
+            self._draw(self._last)
         self._bars.stop()
 
     def expect(self, configs: Mapping[str, RunConfig], folder: Path | None, stops: Stops = NO_STOPS) -> None:
@@ -117,6 +125,7 @@ class RunProgress:
             if run.seen is not None or place is None or not place.config_file.exists():
                 run.share_before = run.share
         self._logged.clear()
+        self._left = sum(not run.is_over for run in self._runs.values())
         self._draw()
 
     def show(self, name: str, seen: Seen) -> None:
@@ -124,16 +133,21 @@ class RunProgress:
         run = self._runs[name]
         if run.seen is not None and run.seen.phase == "done":
             return  # a resumed stack reports on all its members, including those that were done
-        run.seen = seen
+        self._left += run.is_over
+        run.seen, self._last = seen, name
+        self._left -= run.is_over
         if run.share_before is None:
             run.share_before = run.share
-        now = time.monotonic()
-        if run.is_over or now - self._drawn > SECONDS_BETWEEN_DRAWINGS:  # a stack reports on hundreds of runs at once
-            self._drawn = now
+        # A stack reports on hundreds of runs at once.
+        wait = max(SECONDS_BETWEEN_DRAWINGS, self._cost / SHARE_OF_DRAWING)
+        is_news = run.is_over and (len(self._runs) <= MANY or not self._left)
+        if is_news or time.monotonic() - self._drawn > wait:
             self._draw(name)
+            self._drawn = time.monotonic()
 
     def _draw(self, last: str = "") -> None:
         """Draw the state of all runs, and the arms that are compared with the run that reported last."""
+        began, self._last = time.perf_counter(), ""
         told = {name: run.seen for name, run in self._runs.items() if run.seen is not None}
         # A run that waits at a pause, until others can be forked from it, is not running.
         running = [one for name, one in told.items() if not self._runs[name].is_over and one.phase != "paused"]
@@ -157,6 +171,7 @@ class RunProgress:
         if not self.console.is_terminal and news - self._logged and (last or not is_few):
             self._logged |= news
             self.console.print(f"{runs}: {', '.join((stand, *self._bars.lines))}", highlight=False, soft_wrap=True)
+        self._cost = time.perf_counter() - began
 
     def _time_left(self) -> str:
         """Return the time left at the pace so far, or nothing if it is not known yet; failed runs do not count."""

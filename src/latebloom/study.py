@@ -142,7 +142,7 @@ def train_plan(
             raise InterruptedRun(f"{stop}; go on with: latebloom {shlex.join(sys.argv[1:])}") from None
 
 
-def train_seeds(config: RunConfig, count: int, out: Path, *, device: str | None = None) -> dict[str, TrainedRun]:
+def train_seeds(config: RunConfig, count: int, out: Path, *, device: str | None = None) -> None:
     """Train `count` runs with consecutive seeds from the configuration's on, each in `out/seed-N`."""
     require(1 <= count <= 100_000, "seeds", count, "from 1 to 100000")
     trained = train_arms(SEEDS, {"": config}, range(config.seed, config.seed + count), out, device=device)
@@ -151,10 +151,12 @@ def train_seeds(config: RunConfig, count: int, out: Path, *, device: str | None 
     print_table(console, section.every_length)
     print_table(console, section.tables["reach"])
     say(console, f"{section.headline} {section.caveats}")
-    runs = [run.result | {"name": name, "evaluation": run.evaluation.to_json()} for name, run in trained.items()]
+    runs = []
+    for name, folder in trained.items():
+        run = TrainedRun.load(folder)  # one model at a time: there may be thousands
+        runs.append(run.result | {"name": name, "evaluation": run.evaluation.to_json()})
     write_json(out / "summary.json", {"config": config.to_json(), "runs": runs})
     say(console, f"A folder for each run: {out}   Numbers: {out / 'summary.json'}")
-    return trained
 
 
 def begun_seeds(out: Path) -> tuple[RunConfig, int] | None:
@@ -168,8 +170,9 @@ def begun_seeds(out: Path) -> tuple[RunConfig, int] | None:
 
 def train_arms(
     title: str, configs: dict[str, RunConfig], seeds: Sequence[int], out: Path, *, device: str | None = None
-) -> dict[str, TrainedRun]:
-    """Train a few arms as a study whose runs are in `out/ARM/seed-N`; return them by folder. A failure is an error."""
+) -> dict[str, Path]:
+    """Train a few arms as a study whose runs are in `out/ARM/seed-N`; return their folders by name. A failure is an
+    error."""
     arms = [Arm(arm or "run", replace(config, seed=0), folder=arm) for arm, config in configs.items()]
     runs = {Path(arm, f"seed-{seed}"): replace(config, seed=seed) for arm, config in configs.items() for seed in seeds}
     for name, config in runs.items():
@@ -177,7 +180,7 @@ def train_arms(
     outcome = train_plan(title, Plan(arms, seeds), out, device=device)
     if outcome.failures:
         raise LatebloomError("; ".join(f"run {name} failed: {reason}" for name, reason in outcome.failures.items()))
-    return {name.as_posix(): TrainedRun.load(out / name) for name in runs}
+    return {name.as_posix(): out / name for name in runs}
 
 
 def list_all(console: Console, name: str | None = None) -> None:

@@ -5,6 +5,7 @@ the folder's last fsync. A second form keeps every name at once, as some file sy
 """
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,17 +34,23 @@ def assert_same_run(found: Path, expected: Path) -> None:
     assert all(torch.equal(one[name], other[name]) for name in one | other)
 
 
-def last_moments(disk: Disk) -> list[int]:
-    """Two early moments, and each one from the last checkpoint to the end."""
+at_every_moment = pytest.mark.parametrize(
+    "every_moment", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["at the end", "at every moment"]
+)
+
+
+def moments(disk: Disk, every_moment: bool) -> Sequence[int]:
+    """Every moment, or two early ones and each one from the last checkpoint to the end."""
     count = len(disk.moments)
-    return [3, count // 2, *range(count - 14, count)]
+    return range(count) if every_moment else [3, count // 2, *range(count - 14, count)]
 
 
+@at_every_moment
 @pytest.mark.parametrize("every_name", [False, True], ids=["flushed names", "every name"])
-def test_a_run_continues_after_a_power_cut(tiny: RunConfig, disk, tmp_path, monkeypatch, every_name):
+def test_a_run_continues_after_a_power_cut(tiny: RunConfig, disk, tmp_path, monkeypatch, every_name, every_moment):
     run(tiny, disk.root / "run", device="cpu")
     monkeypatch.undo()
-    for moment in last_moments(disk):
+    for moment in moments(disk, every_moment):
         after = tmp_path / f"after-{moment}"
         disk.restore(moment, after, every_name=every_name)
         with warnings.catch_warnings():
@@ -62,20 +69,24 @@ def test_a_finished_run_needs_nothing_after_a_power_cut(tiny, disk, tmp_path, mo
     assert_same_run(tmp_path / "after" / "run", disk.root / "run")
 
 
-def test_a_stack_loses_nothing_in_a_power_cut(tiny, disk, tmp_path, monkeypatch):
+@at_every_moment
+def test_a_stack_loses_nothing_in_a_power_cut(tiny, disk, tmp_path, monkeypatch, every_moment):
     configs = {f"seed-{seed}": replace(tiny, seed=seed) for seed in (1, 2)}
     run_stacked(configs, disk.root / "runs", torch.device("cpu"))
     monkeypatch.undo()
-    for moment in last_moments(disk):
+    for moment in moments(disk, every_moment):
         after = tmp_path / f"after-{moment}"
-        disk.restore(moment, after, every_name=False)
+        disk.restore(moment, after, every_name=moment % 2 == 1)
         run_stacked(configs, after / "runs", torch.device("cpu"))
         for name in configs:
             assert_same_run(after / "runs" / name, disk.root / "runs" / name)
 
 
-def test_a_study_continues_after_a_power_cut_with_the_same_choice_and_results(tiny, disk, tmp_path, monkeypatch):
-    """Its runs are tested above; here each moment at which the study itself writes is one."""
+@at_every_moment
+def test_a_study_continues_after_a_power_cut_with_the_same_choice_and_results(
+    tiny, disk, tmp_path, monkeypatch, every_moment
+):
+    """Its runs are tested above; `at the end` has each moment at which the study itself writes."""
     choices = (tiny, replace(tiny, training=replace(tiny.training, full=replace(tiny.training.full, warmup=2))))
     plan = Plan([Arm("dat", tiny, choices=choices)], range(1), tuning_seeds=range(9, 10))
 
@@ -88,7 +99,8 @@ def test_a_study_continues_after_a_power_cut_with_the_same_choice_and_results(ti
         records = read_results([folder / "results.parquet", folder / "tuning.parquet"])
         return [(record.key, record.config_hash, record.evaluation) for record in records]
 
-    disk.note_writes_to("study.json", "choices.json", "results.parquet", "tuning.parquet")
+    if not every_moment:
+        disk.note_writes_to("study.json", "choices.json", "results.parquet", "tuning.parquet")
     execute("s", plan, disk.root / "study", train)
     monkeypatch.undo()
     assert len(disk.moments) >= 8
@@ -106,11 +118,13 @@ def test_a_report_is_whole_or_has_no_page(disk, tmp_path, monkeypatch):
     write_results(tmp_path / "a.parquet", study(arms=("dat", "joint"), seeds=2))
     write_report(read_sections([tmp_path / "a.parquet"]), disk.root / "report")
     monkeypatch.undo()
-    page = (disk.root / "report" / "index.html").read_bytes()
-    for moment in (0, len(disk.moments) // 2, len(disk.moments) - 2, len(disk.moments) - 1):
-        after = tmp_path / f"after-{moment}"
-        disk.restore(moment, after, every_name=True)
-        found = after / "report" / "index.html"
-        is_last = moment == len(disk.moments) - 1
-        assert found.exists() == is_last or found.read_bytes() == page
-        assert all(file.stat().st_size for file in after.rglob("*") if file.is_file() and ".writing" not in file.name)
+    whole = {file.relative_to(disk.root): file.read_bytes() for file in disk.root.rglob("*") if file.is_file()}
+    for every_name in (False, True):
+        pages = []
+        for moment in range(len(disk.moments)):
+            after = tmp_path / f"after-{moment}-{every_name}"
+            disk.restore(moment, after, every_name=every_name)
+            if (after / "report" / "index.html").exists():
+                pages.append(moment)
+                assert {file: (after / file).read_bytes() for file in whole} == whole
+        assert pages == [len(disk.moments) - 1]

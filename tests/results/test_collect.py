@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from latebloom import Evaluation, RunConfig, run
 from latebloom.errors import CheckpointError
-from latebloom.results.collect import StudyRun, collect, read_curve, thin
+from latebloom.results.collect import StudyRun, collect, collected_before, read_curve, thin
 from latebloom.results.file import read_results, write_results
 from latebloom.results.record import CurvePoint
 from latebloom.validation import read_settings
@@ -98,6 +98,26 @@ def test_a_folder_of_another_run_or_a_damaged_one_is_refused(finished, tiny):
     Path(finished.folder / "metrics.jsonl").unlink()
     with pytest.raises(CheckpointError, match=r"is damaged: metrics.jsonl is missing"):
         collect(finished)
+
+
+def test_a_run_is_read_once_unless_it_was_changed(finished, tmp_path):
+    """Collecting is incremental: a results file says by digests which runs its numbers are of."""
+    file = tmp_path / "a.parquet"
+    assert collected_before(file) == {}
+    write_results(file, [collect(finished)])
+    (finished.folder / "metrics.jsonl").unlink()  # not needed again
+    renamed = replace(finished, arm="other", against=("joint",))
+    again = collect(renamed, before=collected_before(file))
+    (read,) = read_results([file])
+    assert again == replace(read, arm="other", against=("joint",))
+    with pytest.raises(CheckpointError, match="holds another run"):
+        collect(replace(finished, config=replace(finished.config, seed=9)), before=collected_before(file))
+    manifest = finished.folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("\n", "\n\n"))
+    with pytest.raises(CheckpointError, match=r"metrics.jsonl is missing"):
+        collect(finished, before=collected_before(file))
+    file.write_bytes(b"damaged")
+    assert collected_before(file) == {}
 
 
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=450), st.integers(1, 120))

@@ -8,7 +8,10 @@ import pytest
 
 from latebloom import run
 from latebloom.cli import main
+from latebloom.engine.files import write_json
+from latebloom.engine.folder import RunFolder
 from latebloom.errors import InterruptedRun, ResultsError
+from latebloom.results import gather as gather_module
 from latebloom.results.gather import gather
 from latebloom.studies.execute import execute
 from latebloom.studies.plan import Arm, Plan
@@ -148,3 +151,17 @@ def test_another_folder_is_refused(tmp_path):
         ResultsError, match=r"is not the folder of a study; name the files in it .*, such as .*mine.parquet$"
     ):
         gather([tmp_path])
+
+
+def test_many_arms_in_one_folder_are_looked_at_once(quick, tmp_path, monkeypatch):
+    """Not once for each arm: with 100 arms of 100 seeds that would be a million configurations to read."""
+    for width in (8, 16, 24):
+        config = replace(quick, model=replace(quick.model, width=width))
+        for seed in (0, 1):
+            folder = RunFolder(tmp_path / f"{width}-{seed}")
+            folder.path.mkdir()
+            write_json(folder.config_file, replace(config, seed=seed).to_json())
+    looked, look = [], gather_module._holds_one_arm
+    monkeypatch.setattr(gather_module, "_holds_one_arm", lambda folder: looked.append(folder) or look(folder))
+    assert [one.arm for one in gather([tmp_path])] == [f"{width}-0" for width in (16, 24, 8) for _ in range(2)]
+    assert looked == [tmp_path]

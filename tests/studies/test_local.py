@@ -1,18 +1,21 @@
 """Several runs in processes of their own."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from processes import descendants, living
 
 from latebloom import run
 from latebloom.engine.outcome import TrainedRun
+from latebloom.studies import sockets
 from latebloom.studies.local import train_all
 
 
@@ -76,6 +79,51 @@ def test_stopping_the_parent_stops_the_workers_and_keeps_what_they_reached(tiny,
     while living(started) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert living(started) == set()  # nobody trains on unseen
+
+
+def test_the_folder_of_a_socket_is_removed_by_the_next_study_if_its_study_was_killed(tmp_path, monkeypatch):
+    """Those of living processes and of other programs stay."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    script = "import sys, tempfile; tempfile.tempdir = sys.argv[1]; from latebloom.studies import sockets; "
+    script += "sockets.keep_sockets_apart(); print('there', flush=True); sys.stdin.read()"
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+    (tmp_path / "pymp-of-others").mkdir()
+    assert len(list(tmp_path.iterdir())) == 3
+    started[0].kill()
+    started[0].communicate()
+    settings = multiprocessing.current_process()._config  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(settings, "tempdir", None)
+    monkeypatch.setattr(sockets, "Finalize", lambda *_, **__: None)
+    sockets.keep_sockets_apart()
+    own = Path(settings["tempdir"])
+    assert own.parent == tmp_path
+    left = {path.name for path in tmp_path.iterdir()} - {own.name, "pymp-of-others"}
+    assert len(left) == 1
+    started[1].communicate("")  # ends as a process should
+    assert {path.name for path in tmp_path.iterdir()} == {own.name, "pymp-of-others"}
+
+
+def test_a_signal_to_all_processes_while_they_start_is_an_interruption(tiny, tmp_path):
+    """As when a terminal is closed: the fork server, which does not handle it, ends too."""
+    (tmp_path / "config.json").write_text(json.dumps(tiny.to_json()))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "config.json"), str(tmp_path / "out")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    while len(descendants(process.pid)) < 2:  # the resource tracker and the fork server
+        time.sleep(0.02)
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGHUP)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 7
+    assert "the progress is saved in" in output
 
 
 def test_a_run_that_another_process_still_trains_is_waited_for(tiny, tmp_path):

@@ -17,6 +17,7 @@ from latebloom.errors import CheckpointError, ConfigError, InterruptedRun
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.result import Evaluation
 from latebloom.results.file import read_results
+from latebloom.studies import beginnings
 from latebloom.studies.beginnings import saved_by_sharing, train_sharing
 from latebloom.studies.execute import execute
 from latebloom.studies.find import find_study, plan_of
@@ -318,3 +319,13 @@ def test_a_study_trains_shared_beginnings_once(tiny, tmp_path, monkeypatch, caps
         run(config, Path("alone") / folder.parent.name, device="cpu")
         for file in ("metrics.jsonl", "evaluation.json", "model/model.safetensors"):
             assert (folder / file).read_bytes() == (Path("alone") / folder.parent.name / file).read_bytes()
+
+
+def test_settings_that_differ_from_the_first_step_are_not_compared(tiny, monkeypatch):
+    """A study may have thousands of settings, and a comparison of each two would take hours."""
+    compared = []
+    monkeypatch.setattr(beginnings, "shared_steps", lambda one, other: compared.append(one) or 0)
+    phases = [replace(tiny.training.delayed, learning_rate=1e-3 * (k + 1)) for k in range(20)]
+    configs = {f"{k}": replace(tiny, training=replace(tiny.training, delayed=one)) for k, one in enumerate(phases)}
+    assert beginnings.find_forks(configs) == []
+    assert compared == []

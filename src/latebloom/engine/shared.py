@@ -57,6 +57,11 @@ def shared_steps(one: RunConfig, other: RunConfig) -> int:
     return max(0, limit)
 
 
+def first_step(config: RunConfig) -> tuple[object, ...]:
+    """Return what the `COMPARED` settings decide at the first step; runs that differ in it share nothing."""
+    return _step_settings(config, 0, None)
+
+
 def fork(source: RunFolder, target: RunFolder, config: RunConfig, step: int, device: str) -> bool:
     """Begin a run in `target` from the checkpoint of another one at `step`; return whether that was possible.
 

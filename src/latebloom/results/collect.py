@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,9 +10,9 @@ from latebloom.config import RunConfig
 from latebloom.engine.folder import RunFolder, read_json
 from latebloom.engine.manifest import manifest_digest
 from latebloom.engine.pause import latest_pause
-from latebloom.errors import CheckpointError
+from latebloom.errors import CheckpointError, ResultsError
 from latebloom.reading import parse_json, read_plain
-from latebloom.results.file import RUN_NUMBERS
+from latebloom.results.file import RUN_NUMBERS, read_results
 from latebloom.results.record import CurvePoint, RunRecord
 
 MOST = 100
@@ -34,8 +34,19 @@ class StudyRun:
     """What the study states beforehand, as text."""
 
 
-def collect(run: StudyRun, failure: str | None = None) -> RunRecord:
-    """Return the record of a run; one that is not finished has the test at its last pause, or the reason instead."""
+def collected_before(file: Path) -> dict[str, RunRecord]:
+    """Return the finished runs in a results file by the digest of their manifest; none if the file cannot be read."""
+    try:
+        return {record.manifest: record for record in read_results([file]) if record.manifest is not None}
+    except ResultsError:  # it is written anew
+        return {}
+
+
+def collect(run: StudyRun, failure: str | None = None, before: Mapping[str, RunRecord] | None = None) -> RunRecord:
+    """Return the record of a run; one that is not finished has the test at its last pause, or the reason instead.
+
+    The numbers of a run that was `collected_before` are not read again if its manifest is the same.
+    """
     folder = RunFolder(run.folder)
     here = read_json(folder.environment_file) if folder.environment_file.exists() else {}
     # The package has no version if it is run from a copy of the source; the commit says more.
@@ -64,6 +75,11 @@ def collect(run: StudyRun, failure: str | None = None) -> RunRecord:
             return record
         found = {"steps": pause.step, "switch_step": pause.switch_step, "seconds": pause.seconds}
         return replace(record, evaluation=pause.evaluation, failure=None, stacked=pause.stacked, **found)
+    manifest = manifest_digest(folder.path)
+    known = (before or {}).get(manifest or "")
+    if known is not None and known.config_hash == record.config_hash:
+        numbers = {name: getattr(known, name) for name in ("manifest", "curve", "evaluation", *RUN_NUMBERS)}
+        return replace(record, failure=None, **numbers)
     found = folder.read_config()
     if found.hash != run.config.hash:
         raise CheckpointError(f"{run.folder} holds another run ({found.hash}) than the study says ({run.config.hash})")
@@ -74,8 +90,7 @@ def collect(run: StudyRun, failure: str | None = None) -> RunRecord:
     except OSError as error:
         raise CheckpointError(f"{folder.metrics_file} cannot be read ({error.strerror})") from None
     numbers = {name: result.get(name) for name in RUN_NUMBERS}
-    more = {"manifest": manifest_digest(folder.path), "curve": curve, **numbers}
-    return replace(record, evaluation=folder.read_evaluation(), failure=None, **more)
+    return replace(record, evaluation=folder.read_evaluation(), failure=None, manifest=manifest, curve=curve, **numbers)
 
 
 def repeat_command(config: RunConfig, device: str | None) -> str:

@@ -41,6 +41,8 @@ AGAINST, MANIFEST = "against", "manifest"
 """Columns that older results files do not have."""
 STATED = "stated"
 """A column of files whose study states hypotheses, negative controls or selections."""
+AT_ONCE = 200
+"""The number of runs whose rows are made at once."""
 NEVER_NULL = (*KEY, "config", "config_hash", "command")
 
 
@@ -76,10 +78,12 @@ def write_results(path: Path, records: Sequence[RunRecord]) -> None:
     evaluations = [record.evaluation for record in records if record.evaluation]
     answers = dict.fromkeys((*ALWAYS, *(name for one in evaluations for name in one.chance)))
     several = dict.fromkeys(name for one in evaluations for count in one.counts for name in count.queries)
-    rows = [row for record in records for row in _rows(record)]
     content = BytesIO()
     columns = schema(answers, several) | ({STATED: pl.String} if any(record.stated for record in records) else {})
-    frame = pl.DataFrame(rows, schema=columns)
+    # In parts, because the points of all curves as Python objects take gigabytes.
+    parts = (records[i : i + AT_ONCE] for i in range(0, len(records), AT_ONCE))
+    frames = [pl.DataFrame([row for one in part for row in _rows(one)], schema=columns) for part in parts]
+    frame = pl.concat(frames, rechunk=True) if frames else pl.DataFrame(schema=columns)
     frame.write_parquet(content, compression="zstd", metadata={MARK: FORMAT, DIGEST: _ZEROS})
     sealed = _sealed(content.getvalue())
     with catch_write_errors(path):

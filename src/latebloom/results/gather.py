@@ -2,9 +2,9 @@
 
 import os
 import shlex
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from latebloom.config import RunConfig
@@ -77,7 +77,8 @@ def _single(folders: Sequence[Path]) -> list[RunRecord]:
     if not arms:
         return []
     # An arm is named after its folder, from where the folders of the arms differ.
-    places = {run: place for runs in arms.values() for place in [_place(runs, configs)] for run in runs}
+    one_arm = cache(_holds_one_arm)
+    places = {run: place for runs in arms.values() for place in [_place(runs, configs, one_arm)] for run in runs}
     above = os.path.commonpath([place.parent for place in places.values()])
     return [
         collect(StudyRun(ALONE, config.task.name, places[run].relative_to(above).as_posix(), config, run))
@@ -90,11 +91,16 @@ def _without_seed(config: RunConfig) -> str:
     return replace(config, seed=0).hash
 
 
-def _place(runs: list[Path], configs: dict[Path, RunConfig]) -> Path:
+def _place(runs: list[Path], configs: Mapping[Path, RunConfig], holds_one_arm: Callable[[Path], bool]) -> Path:
     """Return the folder of an arm: the parent of its runs if it contains no run of another arm, or else the first."""
     parent = runs[0].parent
-    if len(runs) > 1 and all(run.parent == parent for run in runs) and parent not in configs:
-        with suppress(LatebloomError):  # a run that this version cannot read
-            if len({_without_seed(RunFolder(run).read_config()) for run in RunFolder(parent).runs_below()}) == 1:
-                return parent
-    return runs[0]
+    is_shared = len(runs) > 1 and all(run.parent == parent for run in runs) and parent not in configs
+    return parent if is_shared and holds_one_arm(parent) else runs[0]
+
+
+def _holds_one_arm(folder: Path) -> bool:
+    """Return whether the runs in a folder differ in the seed at most."""
+    try:
+        return len({_without_seed(RunFolder(run).read_config()) for run in RunFolder(folder).runs_below()}) == 1
+    except LatebloomError:  # a run that this version cannot read
+        return False

@@ -9,7 +9,7 @@ from pathlib import Path
 from latebloom.config import RunConfig
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.pause import Stop, step_reached
-from latebloom.engine.shared import COMPARED, WITHOUT_EFFECT, fork, shared_steps
+from latebloom.engine.shared import COMPARED, WITHOUT_EFFECT, first_step, fork, shared_steps
 from latebloom.studies.plan import Plan
 from latebloom.studies.rounds import planned_stages
 from latebloom.studies.stacks import NO_STOPS, Configs, Stops, interrupted_stacks
@@ -43,9 +43,10 @@ def find_forks(configs: Mapping[str, RunConfig], stops: Stops = NO_STOPS) -> lis
             known[key] = shared_steps(configs[one], configs[other])
         return known[key]
 
-    families: dict[str, list[str]] = {}
+    # Pairs are compared within a family only; a study may have thousands of settings.
+    families: dict[tuple[object, ...], list[str]] = {}
     for name, config in configs.items():
-        families.setdefault(_family(config), []).append(name)
+        families.setdefault((_family(config), first_step(config)), []).append(name)
     forks: dict[str, Fork] = {}
     for family in families.values():
         goals = {name: _goal(name, configs, stops) for name in family}

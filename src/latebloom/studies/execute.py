@@ -14,7 +14,7 @@ from typing import Any
 from latebloom.engine.files import write_json
 from latebloom.engine.folder import IN_USE, RunFolder
 from latebloom.errors import LatebloomError
-from latebloom.results.collect import StudyRun, collect
+from latebloom.results.collect import StudyRun, collect, collected_before
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, write_results
 from latebloom.results.settings import changes, flat
 from latebloom.studies.claim import claimed, places
@@ -82,8 +82,8 @@ def _train(
     """
 
     def collect_all() -> float:
-        began = perf_counter()
-        write_results(file, [collect(run, failures.get(_within(run.folder, out))) for run in collected])
+        began, before = perf_counter(), collected_before(file) if file.exists() else {}
+        write_results(file, [collect(run, failures.get(_within(run.folder, out)), before) for run in collected])
         return perf_counter() - began
 
     try:

@@ -18,6 +18,7 @@ from latebloom.engine.environment import choose_device
 from latebloom.engine.outcome import Progress
 from latebloom.errors import InterruptedRun
 from latebloom.studies.scheduler import Ended, Order, Workers, train_order, train_waves
+from latebloom.studies.sockets import keep_sockets_apart
 from latebloom.studies.stacks import NO_STOPS, Configs, Observe, Stops, run_in_stacks, stop_of, unfinished
 
 
@@ -55,20 +56,29 @@ class _Processes(Workers):
         self._context = _context()
         self._running: dict[Any, tuple[Configs, Any]] = {}
         self._failures: dict[str, dict[str, str]] = {}
+        self._not_started: list[Configs] = []
 
     def start(self, wave: Configs) -> None:
         messages, sender = self._context.Pipe(duplex=False)
         order = Order.of(wave, stop_of(wave, self._stops))
         process = self._context.Process(target=_work, args=(order, self._folder, sender), daemon=True)
-        process.start()
-        sender.close()  # so that the end of the process is an end of file here
-        self._running[messages] = wave, process
+        try:
+            process.start()
+        except (EOFError, ConnectionError):  # the fork server was ended by a signal to all processes of a terminal
+            messages.close()
+            self._not_started.append(wave)
+        else:
+            self._running[messages] = wave, process
+        finally:
+            sender.close()  # so that the end of the process is an end of file here
 
     def stop(self) -> None:
         for _, process in self._running.values():
             process.terminate()
 
     def take_ended(self) -> Iterator[Ended]:
+        while self._not_started:
+            yield Ended(self._not_started.pop(), {}, ", before it could start")
         ready: list[Any] = wait(list(self._running), timeout=0.1)
         for messages in ready:
             wave, process = self._running[messages]
@@ -96,6 +106,7 @@ def _context() -> Any:
     """
     if sys.platform != "linux":  # on other systems, an import may start threads
         return mp.get_context("spawn")
+    keep_sockets_apart()
     context = mp.get_context("forkserver")
     context.set_forkserver_preload([__name__, "torch._dynamo"])  # torch imports the latter for the first optimizer
     return context
