@@ -15,6 +15,7 @@ from latebloom.probes.positions import HeadPositions
 from latebloom.probes.probe import NotMeasurable
 from latebloom.probes.sharpness import Sharpness, best_head_weights, majority_lost
 from latebloom.probes.sources import find_source
+from latebloom.probes.stack import Stack
 from latebloom.probes.state import State
 from latebloom.probes.subject import Subject
 from latebloom.tasks import MQAR, Composite, CoupledKey, ModularSum, ParityRecall
@@ -207,7 +208,7 @@ def test_shifted_positions_do_not_matter_to_rotary_and_do_to_a_learned_table():
         if positions == "learned":
             torch.nn.init.normal_(model.blocks[0][0].body.positions.table, std=30.0)
         subject = Subject(model.eval(), RECALL, 10)
-        plain = subject.accuracy(10, 64)["recall"]
+        plain = Stack([subject]).accuracy(10, 64)[0]["recall"]
         table = HeadPositions(multiples=(1,), sequences=64).measure(subject)
         accuracies[positions] = (
             plain,

@@ -21,6 +21,12 @@ def add_arguments(parser: Parser) -> None:
     )
     add_out(parser, "folder for the tables, pictures and index.html (default: probes in the folder of the first RUN)")
     add_device(parser)
+    parser.add_argument(
+        "--at-once",
+        type=int,
+        metavar="N",
+        help="probe up to N runs of one shape at once (default: 128 on a GPU, 1 on a CPU)",
+    )
     add_imports(parser)
 
 
@@ -66,6 +72,7 @@ def run(options: Namespace) -> None:
             probes,
             out,
             device=options.device,
+            at_once=options.at_once,
             report=lambda what, share: bars.update(bar, description=what, completed=share),
         )
     answers = {one.task: one.config.task.state_answer for one in found}
