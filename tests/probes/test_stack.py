@@ -10,8 +10,10 @@ from test_probes_everywhere import SMALL, TASK, own
 from latebloom import SequenceModel, hybrid
 from latebloom.layers.attention import Scores
 from latebloom.layers.recurrence import Recurrence
+from latebloom.models.block import residual_parts
 from latebloom.probes import NAMES
 from latebloom.probes.classifier import DECAY, Classes, fit
+from latebloom.probes.horizon import MemoryHorizon
 from latebloom.probes.interference import GradientInterference
 from latebloom.probes.probe import Probe, StackedProbe
 from latebloom.probes.stack import Stack, can_share_stack, part_of
@@ -106,15 +108,14 @@ def test_only_models_of_one_shape_share_a_stack():
         assert not can_share_stack(one, another)
     with pytest.raises(ValueError, match="cannot be probed at once"):
         Stack([one, wider])
-    for part in one.model.modules():
-        if getattr(part, "role", None) == "recurrence":
-            part.stacking = "loop"  # as in a component whose operations have no batching rule
+    for part in residual_parts(one.model, "recurrence"):
+        part.stacking = "loop"  # as in a component whose operations have no batching rule
     assert not can_share_stack(one, other)
 
 
 def test_a_stack_that_does_not_fit_into_memory_is_halved(monkeypatch):
-    probe = Probe.members["horizon"](name="horizon", **SMALL["horizon"])
-    whole, sizes, shares = type(probe).measure_stack, [], []
+    probe = MemoryHorizon(tokens=8, sequences=1)
+    whole, sizes, shares = MemoryHorizon.measure_stack, [], []
 
     def measure_stack(self, stack, progress=lambda share: None):
         sizes.append(len(stack))
@@ -124,7 +125,7 @@ def test_a_stack_that_does_not_fit_into_memory_is_halved(monkeypatch):
 
     several = subjects(5)
     expected = [probe.measure(subject) for subject in several]
-    monkeypatch.setattr(type(probe), "measure_stack", measure_stack)
+    monkeypatch.setattr(MemoryHorizon, "measure_stack", measure_stack)
     assert measure(probe, several, shares.append) == expected
     assert sizes == [5, 2, 3, 1, 2]
     assert shares == sorted(shares)

@@ -39,6 +39,9 @@ class Verdict:
     word: Word
     sentences: tuple[str, ...]
 
+    def __str__(self) -> str:
+        return f"{self.mechanism}: {self.word}. {' '.join(self.sentences)}"
+
 
 def compared_arms(tables: Tables) -> dict[str, str]:
     """Return the arms that verdicts are about: the first with joint training, and the first with a delay."""
