@@ -32,11 +32,11 @@ def subjects(count: int = 3, task=TASK, **settings) -> list[Subject]:
     return [Subject(model, task, 4, seed=number % 2) for number, model in enumerate(models)]
 
 
-def assert_equal_tables(found: Table, expected: Table) -> None:
+def assert_equal_tables(found: Table, expected: Table, tolerance: float = TOLERANCE) -> None:
     for row, other in zip(found.rows, expected.rows, strict=True):
         for cell, wanted in zip(row, other, strict=True):
             is_number = isinstance(wanted, float)
-            assert cell == (pytest.approx(wanted, rel=TOLERANCE, abs=TOLERANCE) if is_number else wanted)
+            assert cell == (pytest.approx(wanted, rel=tolerance, abs=tolerance) if is_number else wanted)
 
 
 def check(several: list[Subject], names=NAMES) -> None:
@@ -56,6 +56,19 @@ def test_every_recurrence_is_probed_alone_and_in_stacks(name):
 def test_every_score_function_is_probed_in_stacks(name):
     settings = {"positions": "rotary", "look_back": True, "gate_bias": 0.0}
     check(subjects(2, scores=name, **settings), ("sharpness", "positions"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="takes a GPU")
+def test_stacks_on_a_gpu_are_probed_as_on_a_cpu():
+    """Planted models, because what these answer does not depend on rounding."""
+    several = [Subject(plant(BOTH, "ra"), BOTH, 12, seed=seed) for seed in range(3)]
+    on_gpu = [replace(subject, model=plant(BOTH, "ra").cuda()) for subject in several]
+    for name in ("ablation", "sharpness", "positions", "horizon"):
+        probe = Probe.members[name](name=name, **SMALL[name])
+        assert isinstance(probe, StackedProbe)
+        for found, subject in zip(probe.measure_stack(Stack(on_gpu)), several, strict=True):
+            assert_equal_tables(found, probe.measure(subject), 2e-3)
 
 
 def test_models_are_given_their_own_sequences_bit_for_bit():

@@ -44,10 +44,11 @@ class HeadPositions(StackedProbe):
         Column("sequences", "whole", "test sequences"),
     )
     chart: ClassVar = Chart(
-        "heat", "Share of each head's pattern that distance alone explains", "length", "value", ("layer", "head"),
+        "heat", "Pattern explained by distance", "length", "value", ("layer", "head"),
         where={"measure": ("distance",)}, bounds=(0, 1),
-        note="Rows are layer.head. 1: the head attends by distance, whatever the tokens are. 0: distance says nothing "
-        "of where it attends. Empty: the weights are equal, so there is no pattern.",
+        note="Share of each head's pattern that distance alone explains; rows are layer.head. 1: the head attends by "
+        "distance, whatever the tokens are. 0: distance says nothing of where it attends. Empty: the weights are "
+        "equal, so there is no pattern.",
     )  # fmt: skip
 
     name: Literal["positions"] = "positions"

@@ -49,7 +49,7 @@ def compared_arms(tables: Tables) -> dict[str, str]:
     for runs in tables.values():
         for run in runs:
             arms.setdefault(run.training, run.arm)
-    return arms
+    return {kind: arms[kind] for kind in ("joint", "delayed") if kind in arms}
 
 
 def verdicts(tables: Tables, state_answer: str | None) -> list[Verdict]:
