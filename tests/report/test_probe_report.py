@@ -295,6 +295,20 @@ def test_runs_that_are_probed_at_once_have_the_tables_of_single_ones(trained, tm
         probe_runs(found, probes, tmp_path / "c", at_once=0)
 
 
+def test_a_study_can_probe_its_runs_at_the_end(trained, tmp_path, monkeypatch):
+    from latebloom.engine.folder import RunFolder
+    from latebloom.studies.plan import Arm, Plan
+    from latebloom.study import run_study
+
+    monkeypatch.setattr("latebloom.probes.NAMES", ("interference", "horizon"))
+    config = RunFolder(trained / "joint" / "seed-0").read_config()
+    run_study("mine", Plan([Arm("joint", config)], [0], probed=True), tmp_path, "tiny", workers=1, device="cpu")
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "<h3>horizon</h3>" in page
+    assert "Attention&#x27;s presence spoils the recurrence&#x27;s gradients: undecided" in page
+    assert {file.stem for file in (tmp_path / "probes").glob("*.parquet")} == {"interference", "horizon"}
+
+
 def test_mistakes_are_one_sentence(trained, tmp_path):
     from latebloom.cli import parse
 
@@ -321,6 +335,7 @@ def test_the_study_records_gradients_in_every_run():
         for arm in plan.arms:
             assert all(0 < choice.training.probe_every <= 100 for choice in (arm.config, *arm.choices))
             assert (arm.config.delay is None) == (arm.name == "joint")
+        assert plan.probed
     assert len(plan_of(find_study("mechanism"), "paper").seeds) >= 20
 
 

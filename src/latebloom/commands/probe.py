@@ -32,13 +32,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> None:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from latebloom.probes.probe import Probe
+    from latebloom.progress import probe_with_bar
     from latebloom.report.probe_page import probe_sections, write_page
     from latebloom.report.terminal import say
     from latebloom.results.find_runs import find_runs
-    from latebloom.results.probe_runs import probe_runs
     from latebloom.results.probes import FOLDER
 
     if not options.runs:
@@ -54,24 +53,7 @@ def run(options: Namespace) -> None:
         raise ConfigError(f"what: {options.what!r} names no probe; choices: {', '.join(Probe.choices())}")
     found = find_runs(options.runs)
     out = options.out or options.runs[0] / FOLDER
-    notes = Console(stderr=True)
-    bars = Progress(
-        TextColumn("{task.description}", markup=False),  # an arm may have any name
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=notes,
-        disable=not notes.is_terminal,
-    )
-    with bars:
-        bar = bars.add_task("probing", total=1.0)
-        results = probe_runs(
-            found,
-            probes,
-            out,
-            device=options.device,
-            at_once=options.at_once,
-            report=lambda what, share: bars.update(bar, description=what, completed=share),
-        )
+    results = probe_with_bar(found, probes, out, device=options.device, at_once=options.at_once)
     answers = {one.task: one.config.task.state_answer for one in found}
     console = Console()
     with console.status("Making the page"):
