@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from statistics import mean
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -21,6 +21,11 @@ from latebloom.errors import CheckpointError
 from latebloom.evaluation.result import CLAIM
 from latebloom.studies.plan import Stage
 from latebloom.studies.stacks import NO_STOPS, Stops
+
+if TYPE_CHECKING:
+    from latebloom.probes.probe import Probe
+    from latebloom.results.collect import StudyRun
+    from latebloom.results.probe_runs import ProbeResults
 
 SECONDS_BETWEEN_DRAWINGS = 0.1
 SHARE_OF_DRAWING = 0.05
@@ -237,3 +242,26 @@ def _finished_before(folder: RunFolder, steps: int) -> Seen | None:
     beyond = round(CLAIM * evaluation.training_length)
     known = evaluation.accuracy(beyond) if beyond in evaluation.lengths else None
     return Seen(steps, steps, "done", accuracy_beyond=known, tested=1.0)
+
+
+def probe_with_bar(
+    runs: "Sequence[StudyRun]", probes: "Sequence[Probe]", out: Path, *, device: str | None, at_once: int | None = None
+) -> "ProbeResults":
+    """Measure every run with every probe, with a progress bar on a terminal."""
+    from latebloom.results.probe_runs import probe_runs
+
+    notes = Console(stderr=True)
+    bars = Progress(
+        TextColumn("{task.description}", markup=False),  # an arm may have any name
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=notes,
+        disable=not notes.is_terminal,
+    )
+    with bars:
+        bar = bars.add_task("probing", total=1.0)
+
+        def report(what: str, share: float) -> None:
+            bars.update(bar, description=what, completed=share)
+
+        return probe_runs(runs, probes, out, device=device, at_once=at_once, report=report)

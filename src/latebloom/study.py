@@ -18,7 +18,7 @@ from latebloom.engine.files import write_json
 from latebloom.engine.folder import RunFolder, read_json
 from latebloom.engine.loop import TrainedRun
 from latebloom.engine.times import TIMES_FILE, describe_times, read_times, write_times
-from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, require
+from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, ResultsError, require
 from latebloom.progress import RunProgress
 from latebloom.report.power import seeds_note
 from latebloom.report.statistics import SETTLED_AT, seeds_to_settle, smallest_corrected
@@ -78,6 +78,9 @@ def run_study(
     with cluster:
         outcome = train_plan(title, plan, out, train, workers=workers, device=device, **more)
     trained = time.monotonic()
+    if plan.probed:
+        _probe(out, device)
+    collected = time.monotonic()
     with console.status("Making the report"):
         sections = read_sections([out])
         page = write_report(sections, out / "report")
@@ -89,7 +92,7 @@ def run_study(
     if on == "local":
         # Processes that start or wait for the last runs of a stage.
         times["waiting"] = max(0.0, at_once * (trained - began - outcome.collecting) - busy)
-    times["collecting"] = at_once * (outcome.collecting + time.monotonic() - trained)
+    times["collecting"] = at_once * (outcome.collecting + time.monotonic() - collected)
     if busy > 0:
         write_times(out, times)
         say(console, f"Time: {describe_times(times)}")
@@ -97,6 +100,22 @@ def run_study(
         say(console, f"failed: {out / run}: {reason}")
     say(console, f"Page: {page}   Results: {outcome.results}")
     return outcome
+
+
+def _probe(out: Path, device: str | None) -> None:
+    """Probe the runs of a study with every probe of this package; what was measured before is kept."""
+    from latebloom.probes import NAMES, load_probes
+    from latebloom.probes.probe import Probe
+    from latebloom.progress import probe_with_bar
+    from latebloom.results.find_runs import find_runs
+    from latebloom.results.probes import FOLDER
+
+    load_probes()
+    try:
+        runs = find_runs([out])
+    except ResultsError:  # no run finished; the report says why
+        return
+    probe_with_bar(runs, [Probe.named(name) for name in NAMES], out / FOLDER, device=device)
 
 
 def _times_below(out: Path) -> dict[str, float]:

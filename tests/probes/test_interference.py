@@ -10,15 +10,22 @@ from planted import Spoiled
 from torch import nn
 
 from latebloom import Composite, Phase, RunConfig, SequenceModel, Training, hybrid, lstm, run
-from latebloom.engine.interference import NUMBERS, Interference, beyond_training, compare
+from latebloom.engine.interference import NUMBERS, Gradients, Interference, beyond_training, compare
 from latebloom.engine.loop import run_stacked
 from latebloom.engine.loss import answer_losses
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import ConfigError
 from latebloom.probes.interference import GradientInterference, conflicts, gradients
+from latebloom.probes.stack import Stack
 from latebloom.probes.subject import Subject
+from latebloom.tasks.task import Batch
 
 CPU = torch.device("cpu")
+
+
+def gradients_of(subject: Subject, batch: Batch) -> Gradients:
+    tensors = {name: getattr(batch, name)[None] for name in ("tokens", "positions", "targets")}
+    return gradients(Stack([subject]), replace(batch, **tensors))
 
 
 def named_rows(found: dict) -> dict[tuple[str, str], dict[str, float]]:
@@ -29,7 +36,7 @@ def test_gradients_agree_with_finite_differences(tiny):
     torch.manual_seed(0)
     model: Any = SequenceModel(tiny.model, tiny.task.vocabulary_size).double()
     batch = tiny.task.batch(0, "test", 0, length=5, size=16).without(["recall"])
-    found = gradients(Subject(model, tiny.task, 5), batch)["all"][0]
+    found = gradients_of(Subject(model, tiny.task, 5), batch)["all"][0]
     direction = torch.randn(found.shape, generator=torch.Generator().manual_seed(1), dtype=torch.double)
     parts = [part for layer in (0, 1) for part in model.blocks[layer][0].parameters()]  # norm and cell of each part
 
@@ -59,7 +66,7 @@ def test_a_step_along_a_gradient_changes_the_loss_beyond_as_its_cosine_says(tiny
     short = tiny.task.batch(0, "test", 0, length=5, size=16)
     long = beyond_training(tiny.task, tiny.task.batch(0, "validation", 0, length=10, size=16), 5)
     assert long.columns == {"sum": slice(0, 3)}  # 5 digits and SUM at 10, of which training has 3 and SUM
-    step, parts = gradients(subject, short)["all"][0], [p for i in (0, 1) for p in model.blocks[i][0].parameters()]
+    step, parts = gradients_of(subject, short)["all"][0], [p for i in (0, 1) for p in model.blocks[i][0].parameters()]
     before = answer_losses(model, long)["sum"].item()
     size, at = 1e-6 / step.norm(), 0
     with torch.no_grad():
@@ -67,7 +74,7 @@ def test_a_step_along_a_gradient_changes_the_loss_beyond_as_its_cosine_says(tiny
             part -= size * step[at : at + part.numel()].view_as(part)
             at += part.numel()
     fall = (before - answer_losses(model, long)["sum"].item()) / 1e-6
-    held_out_norm = gradients(subject, long)["all"].norm().item()
+    held_out_norm = gradients_of(subject, long)["all"].norm().item()
     assert total["held_out_with"] == pytest.approx(fall / held_out_norm, abs=1e-4)
 
 
@@ -80,7 +87,7 @@ def test_the_engine_measures_what_the_probe_of_a_model_measures(tiny):
     model, task = trainer.backend.model(0), tiny.task
     batch = task.batch(tiny.seed, "train", 3, length=5, size=16)
     subject = Subject(model, task, 5)
-    by_answer = {a: gradients(subject, batch.without(set(task.answers) - {a}))["all"] for a in task.answers}
+    by_answer = {a: gradients_of(subject, batch.without(set(task.answers) - {a}))["all"] for a in task.answers}
     assert found["all", "sum"]["norm_with"] == pytest.approx(by_answer["sum"].norm().item(), rel=1e-4)
     total = by_answer["sum"] + by_answer["recall"]
     assert found["all", "total"]["norm_with"] == pytest.approx(total.norm().item(), rel=1e-4)

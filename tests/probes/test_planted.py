@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from planted import BOTH, RECALL, SUM, Places, plant, predict
+from planted import BOTH, RECALL, SUM, CountingModel, Places, plant, predict
 
 from latebloom import SequenceModel
 from latebloom.layers.attention import Alibi
@@ -15,8 +15,11 @@ from latebloom.probes.positions import HeadPositions
 from latebloom.probes.probe import NotMeasurable
 from latebloom.probes.sharpness import Sharpness, best_head_weights, majority_lost
 from latebloom.probes.sources import find_source
+from latebloom.probes.stack import Stack
 from latebloom.probes.state import State
 from latebloom.probes.subject import Subject
+from latebloom.report.mechanisms import verdicts
+from latebloom.results.probes import Probed
 from latebloom.tasks import MQAR, Composite, CoupledKey, ModularSum, ParityRecall
 
 
@@ -121,6 +124,37 @@ def test_a_recurrence_that_is_not_there_carries_nothing():
     assert found[INTACT, "recall", 3] == 1.0
 
 
+def test_a_head_that_counts_up_to_a_length_carries_the_sum_up_to_there():
+    shortcut = ablated(CountingModel(SUM, most=SUM.token_count(25)), SUM, 25)
+    assert shortcut[INTACT, "sum", 1] == shortcut["scores uniform", "sum", 1] == 1.0  # its weights are equal
+    assert shortcut[ATTENTION_OFF, "sum", 1] < 0.7  # guessing one of three sums
+    assert shortcut["values of another sequence", "sum", 1] < 0.7
+    assert shortcut[INTACT, "sum", 3] < 0.7
+    without_end = ablated(CountingModel(SUM, most=1000), SUM, 25)
+    assert without_end[INTACT, "sum", 3] == 1.0
+    assert without_end[ATTENTION_OFF, "sum", 3] < 0.7
+
+
+def verdicts_on(probe, models, task) -> list[str]:
+    """Return the verdicts on models as if they were jointly trained with different seeds."""
+    tables = (probe.measure(Subject(model, task, 25, seed=seed)) for seed, model in enumerate(models))
+    runs = [
+        Probed("s", task.name, "joint", "joint", seed, 25, str(seed), "", table) for seed, table in enumerate(tables)
+    ]
+    return [verdict.word for verdict in verdicts({probe.name: runs}, task.state_answer)]
+
+
+def test_verdicts_follow_from_what_was_planted():
+    """From models to words: a shortcut and a head that is diluted are confirmed, and their opposites refuted."""
+    counting, tracking = [CountingModel(SUM, most=26)] * 2, [plant(BOTH, "ra")] * 2
+    ablation = Ablation(multiples=(1,), sequences=32, heads=False)
+    assert verdicts_on(ablation, counting, SUM) == ["confirmed", "undecided", "undecided"]
+    assert verdicts_on(ablation, tracking, BOTH) == ["refuted", "undecided", "undecided"]
+    weights = Sharpness(multiples=(0.2, 2), sequences=16)
+    assert verdicts_on(weights, [plant(RECALL, "a", sharpness=0.5)] * 2, RECALL)[2] == "confirmed"
+    assert verdicts_on(weights, [plant(RECALL, "a")] * 2, RECALL)[2] == "refuted"
+
+
 def test_the_changes_leave_the_model_as_it_was():
     model = SequenceModel(hybrid(width=8, blocks=2, heads=2), BOTH.vocabulary_size).eval()
     tokens = BOTH.batch(0, "test", 0, length=9, size=4).tokens
@@ -207,7 +241,7 @@ def test_shifted_positions_do_not_matter_to_rotary_and_do_to_a_learned_table():
         if positions == "learned":
             torch.nn.init.normal_(model.blocks[0][0].body.positions.table, std=30.0)
         subject = Subject(model.eval(), RECALL, 10)
-        plain = subject.accuracy(10, 64)["recall"]
+        plain = Stack([subject]).accuracy(10, 64)[0]["recall"]
         table = HeadPositions(multiples=(1,), sequences=64).measure(subject)
         accuracies[positions] = (
             plain,

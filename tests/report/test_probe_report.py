@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,16 +15,19 @@ from latebloom.cli import main
 from latebloom.errors import ConfigError, ResultsError
 from latebloom.probes import NAMES, load_probes
 from latebloom.probes.ablation import ATTENTION_OFF, INTACT, Ablation
+from latebloom.probes.horizon import MemoryHorizon
 from latebloom.probes.interference import GradientInterference
 from latebloom.probes.probe import Probe
 from latebloom.probes.sharpness import Sharpness
 from latebloom.probes.table import Table
 from latebloom.report.mechanisms import FEW, MARGIN, RULE, decide, verdicts
 from latebloom.report.probe_charts import draw
-from latebloom.report.probe_page import measured_once, write_page
+from latebloom.report.probe_page import probe_sections, write_page
+from latebloom.report.probe_section import measured_once
+from latebloom.report.study import read_sections
 from latebloom.report.tables import MISSING
 from latebloom.results.find_runs import find_runs
-from latebloom.results.probe_runs import ProbeResults
+from latebloom.results.probe_runs import ProbeResults, probe_runs
 from latebloom.results.probes import Probed, read_probe, write_probe
 
 
@@ -170,6 +175,10 @@ def test_a_map_leaves_room_for_the_button_above_its_cells():
     assert chart["title"]["offset"] >= 20
 
 
+def shown(results: ProbeResults, probes: Sequence[Probe], out: Path) -> str:
+    return write_page(probe_sections(results, probes, {}), results, out).read_text()
+
+
 def test_gradients_that_were_measured_once_are_a_table_without_charts(tmp_path):
     rows = [
         {"step": -1, "attention": 1.0, "layer": layer, "part": part, "cosine": 0.25, "norm_with": 2.0}
@@ -182,14 +191,14 @@ def test_gradients_that_were_measured_once_are_a_table_without_charts(tmp_path):
         ["joint", part, "0.25", "2", MISSING, "-0.125", MISSING] for part in ("sum", "total")
     ]
     probes = [GradientInterference()]
-    page = write_page(ProbeResults({"interference": once}, {}), probes, {}, tmp_path / "once").read_text()
+    page = shown(ProbeResults({"interference": once}, {}), probes, tmp_path / "once")
     assert "1 run without a record over training: measured once" in page
     assert page.count("training.probe_every") == 1
     assert "nothing to draw" not in page
     assert 'class="chart"' not in page
     assert not (tmp_path / "once" / "figures").exists()
     mixed = [*once, interference("delayed", 0, 0.1, 0.2)]
-    page = write_page(ProbeResults({"interference": mixed}, {}), probes, {}, tmp_path / "mixed").read_text()
+    page = shown(ProbeResults({"interference": mixed}, {}), probes, tmp_path / "mixed")
     assert "-0.125" in page
     assert 'class="chart"' in page
     assert '"x": -1' not in page
@@ -235,6 +244,71 @@ def test_the_command_probes_runs_and_keeps_what_it_has_measured(trained, tmp_pat
     assert (out / "sharpness.parquet").read_bytes() == files["sharpness.parquet"]
 
 
+def test_a_report_has_the_probes_of_its_runs_with_one_chart_each(trained, tmp_path, capsys):
+    """Under the names that the runs have in the report, from a folder of probes or from the folder of the runs."""
+    runs, out = [str(trained / name) for name in ("joint", "dat")], tmp_path / "probed"
+    main(["probe", *runs, "--what", "interference,horizon", "--out", str(out)])
+    shortcut = (out / "index.html").read_text()
+    capsys.readouterr()
+    main(["report", *runs, str(out), "--out", str(tmp_path / "report")])
+    said = capsys.readouterr().out
+    assert "Attention's presence spoils the recurrence's gradients: undecided" in said
+    page = (tmp_path / "report" / "index.html").read_text()
+    for part in ('<h2 id="runs-composite-4-probes">Probes: composite', "Does a step along", "<h3>horizon</h3>", RULE):
+        assert part in page
+    names = ("interference", "horizon-0", "horizon-1")
+    for name in names:
+        assert f'id="runs-composite-4-probes-{name}"' in page
+        assert f'id="runs-composite-{name}"' in shortcut
+        assert (tmp_path / "report" / "figures" / f"runs-composite-4-probes-{name}.pdf").exists()
+    (section,) = read_sections([*map(Path, runs), *out.glob("*.parquet")])
+    assert section.probed is not None
+    assert section.probed.seeds == {"joint": 2, "dat": 2}
+    shutil.copytree(out, trained / "joint" / "probes")
+    (beside,) = read_sections([Path(one) for one in runs])
+    assert beside.probed == section.probed
+    with pytest.raises(ResultsError, match="and in another file of horizon"):
+        read_sections([*map(Path, runs), out])
+    with pytest.raises(ConfigError, match="has results of a probe; name the results or folders of its runs too"):
+        read_sections([out])
+    shutil.rmtree(trained / "joint" / "probes")
+    (without,) = read_sections([Path(one) for one in runs])
+    assert without.probed is None
+
+
+def test_runs_that_are_probed_at_once_have_the_tables_of_single_ones(trained, tmp_path):
+    found, probes = (
+        find_runs([trained / "joint", trained / "dat"]),
+        [Sharpness(multiples=(1,)), MemoryHorizon(tokens=8)],
+    )
+    said: list[str] = []
+    at_once = probe_runs(found, probes, tmp_path / "a", at_once=3, report=lambda what, share: said.append(what))
+    assert {"3 runs: sharpness", "dat, seed 1: sharpness"} <= set(said)
+    single = probe_runs(found, probes, tmp_path / "b")
+    for name, runs in single.tables.items():
+        for one, other in zip(runs, at_once.tables[name], strict=True):
+            assert replace(one, table=other.table) == other
+            for row, expected in zip(other.table.rows, one.table.rows, strict=True):
+                numbers = [cell for cell in expected if isinstance(cell, float)]
+                assert [cell for cell in row if isinstance(cell, float)] == pytest.approx(numbers, rel=1e-5, abs=1e-5)
+    with pytest.raises(ConfigError, match="at_once: 0 is not possible"):
+        probe_runs(found, probes, tmp_path / "c", at_once=0)
+
+
+def test_a_study_can_probe_its_runs_at_the_end(trained, tmp_path, monkeypatch):
+    from latebloom.engine.folder import RunFolder
+    from latebloom.studies.plan import Arm, Plan
+    from latebloom.study import run_study
+
+    monkeypatch.setattr("latebloom.probes.NAMES", ("interference", "horizon"))
+    config = RunFolder(trained / "joint" / "seed-0").read_config()
+    run_study("mine", Plan([Arm("joint", config)], [0], probed=True), tmp_path, "tiny", workers=1, device="cpu")
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "<h3>horizon</h3>" in page
+    assert "Attention&#x27;s presence spoils the recurrence&#x27;s gradients: undecided" in page
+    assert {file.stem for file in (tmp_path / "probes").glob("*.parquet")} == {"interference", "horizon"}
+
+
 def test_mistakes_are_one_sentence(trained, tmp_path):
     from latebloom.cli import parse
 
@@ -261,6 +335,7 @@ def test_the_study_records_gradients_in_every_run():
         for arm in plan.arms:
             assert all(0 < choice.training.probe_every <= 100 for choice in (arm.config, *arm.choices))
             assert (arm.config.delay is None) == (arm.name == "joint")
+        assert plan.probed
     assert len(plan_of(find_study("mechanism"), "paper").seeds) >= 20
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from latebloom.arguments import Parser, add_device, add_imports, add_out
 from latebloom.errors import ConfigError
-from latebloom.probes import NAMES, load_probes
+from latebloom.probes import NAMES, load_probes, place_of
 
 
 def add_arguments(parser: Parser) -> None:
@@ -21,28 +21,30 @@ def add_arguments(parser: Parser) -> None:
     )
     add_out(parser, "folder for the tables, pictures and index.html (default: probes in the folder of the first RUN)")
     add_device(parser)
+    parser.add_argument(
+        "--at-once",
+        type=int,
+        metavar="N",
+        help="probe up to N runs of one shape at once (default: 128 on a GPU, 1 on a CPU)",
+    )
     add_imports(parser)
-
-
-def _order(name: str) -> int:
-    return NAMES.index(name) if name in NAMES else len(NAMES)
 
 
 def run(options: Namespace) -> None:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from latebloom.probes.probe import Probe
-    from latebloom.report.probe_page import all_verdicts, write_page
+    from latebloom.progress import probe_with_bar
+    from latebloom.report.probe_page import probe_sections, write_page
     from latebloom.report.terminal import say
     from latebloom.results.find_runs import find_runs
-    from latebloom.results.probe_runs import probe_runs
+    from latebloom.results.probes import FOLDER
 
     if not options.runs:
         raise ConfigError("probe: give the folder of a run or of a study, such as runs/mine or studies/mechanism-tiny")
     load_probes()
     names = (
-        sorted(Probe.choices(), key=_order)
+        sorted(Probe.choices(), key=place_of)
         if options.what is None
         else [name for name in options.what.split(",") if name]
     )
@@ -50,32 +52,17 @@ def run(options: Namespace) -> None:
     if not probes:
         raise ConfigError(f"what: {options.what!r} names no probe; choices: {', '.join(Probe.choices())}")
     found = find_runs(options.runs)
-    out = options.out or options.runs[0] / "probes"
-    notes = Console(stderr=True)
-    bars = Progress(
-        TextColumn("{task.description}", markup=False),  # an arm may have any name
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=notes,
-        disable=not notes.is_terminal,
-    )
-    with bars:
-        bar = bars.add_task("probing", total=1.0)
-        results = probe_runs(
-            found,
-            probes,
-            out,
-            device=options.device,
-            report=lambda what, share: bars.update(bar, description=what, completed=share),
-        )
+    out = options.out or options.runs[0] / FOLDER
+    results = probe_with_bar(found, probes, out, device=options.device, at_once=options.at_once)
     answers = {one.task: one.config.task.state_answer for one in found}
     console = Console()
     with console.status("Making the page"):
-        page = write_page(results, probes, answers, out)
-    for (study, task), verdicts in all_verdicts(results, answers).items():
+        sections = probe_sections(results, probes, answers)
+        page = write_page(sections, results, out)
+    for (study, task), section in sections.items():
         say(console, f"{study}, {task}:")
-        for verdict in verdicts:
-            say(console, f"{verdict.mechanism}: {verdict.word}. {' '.join(verdict.sentences)}")
+        for verdict in section.verdicts:
+            say(console, str(verdict))
     for reasons in results.skipped.values():
         for reason, runs in reasons.items():
             say(console, f"Not measured in {len(runs)} of {len(found)} runs: {reason}.")

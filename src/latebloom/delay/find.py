@@ -41,6 +41,8 @@ class Found:
     """For a module, which of the tensors that it returns act on the model's output; for others, the first."""
     bare: bool = True
     """Whether attention that is left out may return None for its other tensors."""
+    mixers: tuple[str, ...] = ()
+    """Those of `passed_over` that are not attention, such as recurrences and convolutions."""
 
     @property
     def matched(self) -> tuple[str, ...]:
@@ -77,6 +79,7 @@ class Found:
             scales=tuple(map(full, self.scales)),
             shared=tuple(map(full, self.shared)),
             streams={full(name): numbers for name, numbers in self.streams.items()},
+            mixers=tuple(map(full, self.mixers)),
         )
 
     def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
@@ -188,7 +191,10 @@ def look_at_names(model: nn.Module) -> Found:
         elif reason:
             passed_over[name] = reason
     found = Found(
-        tuple(Attention(name, (name,)) for name in attention), {name: (name,) for name in attention}, passed_over
+        tuple(Attention(name, (name,)) for name in attention),
+        {name: (name,) for name in attention},
+        passed_over,
+        mixers=tuple(passed_over),
     )
     seen = Observation(found.attention, {}, tuple(passed_over), (), ())
     return replace(found, refusals=tuple(_refusals(model, seen, found, leaves_out=False, is_chosen=False)))
@@ -256,13 +262,14 @@ def _collect(model: nn.Module, seen: Observation) -> Found:
         _part(model, path): f"{class_name(model.get_submodule(_part(model, path)))} mixes tokens without attention"
         for path in seen.mixers
     }
+    mixers = tuple(path for path in passed_over if path not in seen.kept)
     words = {"self": "self-attention", "cross": "cross-attention", "sliding": "sliding-window attention"}
     passed_over |= {
         path: f"{class_name(model.get_submodule(path))} is {words[kind]}, which was not chosen"
         for path, kind in seen.kept.items()
     }
     scales = () if seen.severed else seen.scales  # as above
-    return Found(tuple(attention), held, passed_over, (), scales, seen.shared, seen.streams, seen.bare)
+    return Found(tuple(attention), held, passed_over, (), scales, seen.shared, seen.streams, seen.bare, mixers)
 
 
 def _part(model: nn.Module, path: str) -> str:

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
 
 from latebloom.engine.adamw import adamw_
 from latebloom.engine.backend import LARGEST, Backend, parameters_by_role, project
 from latebloom.engine.checkpoint import Tensors
 from latebloom.engine.settings import Training
+from latebloom.evaluation.accuracy import apply_to_each
 from latebloom.models.sequence_model import SequenceModel
 
 
@@ -46,10 +46,7 @@ class Stacked(Backend):
         self._before_attention = len(shapes) - len(by_role.get("attention", {}))
 
     def each(self, function: Callable[..., Any], *per_model: Tensor) -> Any:
-        def apply(parameters: dict[str, Tensor], *arguments: Any) -> Any:
-            return function(lambda *inputs: functional_call(self.template, parameters, inputs), *arguments)
-
-        return vmap(apply, randomness="error")(self.parameters, *per_model)
+        return apply_to_each(self.template, self.parameters, function, *per_model)
 
     def update(
         self,

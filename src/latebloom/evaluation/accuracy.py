@@ -3,13 +3,15 @@
 Shapes: S models, B sequences, T tokens, A scored queries, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_map
 
 from latebloom.evaluation.interval import binomial_interval
 from latebloom.tasks.task import Split, Task
@@ -58,10 +60,28 @@ class Count:
         return binomial_interval(self.correct, self.sequences)
 
 
-def apply_to_one(model: nn.Module, function: Callable[..., Any], *per_model: Tensor) -> Any:
+def apply_to_one(model: Callable[..., Any], function: Callable[..., Any], *per_model: Tensor) -> Any:
     """Call `function(model, *arguments)`; arguments and results have a leading axis of one model."""
-    result = function(model, *(argument[0] for argument in per_model))
-    return tuple(part[None] for part in result) if isinstance(result, tuple) else result[None]
+    return tree_map(lambda part: part[None], function(model, *(argument[0] for argument in per_model)))
+
+
+def apply_to_each(
+    template: nn.Module,
+    parameters: Mapping[str, Tensor],
+    function: Callable[..., Any],
+    *per_model: Tensor,
+    randomness: Literal["error", "same"] = "error",
+) -> Any:
+    """Call `function(model, *arguments)` for S models at once; parameters, arguments and results have an axis S.
+
+    `template` is the module that is called with the parameters. `randomness` says whether the function may draw from
+    torch's generators, the same numbers for every model.
+    """
+
+    def apply(parameters: dict[str, Tensor], *arguments: Any) -> Any:
+        return function(lambda *inputs: functional_call(template, parameters, inputs), *arguments)
+
+    return vmap(apply, randomness=randomness)(dict(parameters), *per_model)
 
 
 @contextmanager

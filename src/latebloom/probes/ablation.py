@@ -23,7 +23,8 @@ from latebloom.probes.edits import (
     Uniform,
     changed_state,
 )
-from latebloom.probes.probe import NotMeasurable, Probe, Progress
+from latebloom.probes.probe import NotMeasurable, Progress, StackedProbe
+from latebloom.probes.stack import Stack
 from latebloom.probes.subject import Subject
 from latebloom.probes.table import Chart, Column, Table
 
@@ -34,7 +35,7 @@ STATES: tuple[StateChange, ...] = ("reset", "frozen", "exchanged")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ablation(Probe):
+class Ablation(StackedProbe):
     """Accuracy of each answer with parts of attention or of the recurrence switched off or replaced, by length."""
 
     columns: ClassVar = (
@@ -60,22 +61,22 @@ class Ablation(Probe):
     temperatures: tuple[float, ...] = (0.5, 2.0)
     """What the scores are divided by."""
 
-    def measure(self, subject: Subject, progress: Progress = lambda share: None) -> Table:
+    def measure_stack(self, stack: Stack, progress: Progress = lambda share: None) -> list[Table]:
+        subject = stack.first
         if not subject.attention and not subject.recurrences:
             raise NotMeasurable("ablation: the model has neither attention nor a recurrence that is known")
-        rows: list[dict] = []
+        tables: list[list[dict]] = [[] for _ in stack.subjects]
         lengths = subject.lengths(self.multiples)
         changes = list(self._changes(subject))
         for number, (part, label, change) in enumerate(changes):
             for length in lengths:
                 with change(length):
-                    found = subject.accuracy(length, self.sequences)
-                rows += [
-                    {"part": part, "change": label, "answer": name, "length": length, "accuracy": accuracy}
-                    for name, accuracy in found.items()
-                ]
+                    found = stack.accuracy(length, self.sequences)
+                about = {"part": part, "change": label, "length": length, "sequences": self.sequences}
+                for rows, accuracies in zip(tables, found, strict=True):
+                    rows += [about | {"answer": name, "accuracy": value} for name, value in accuracies.items()]
             progress((number + 1) / len(changes))
-        return Table.of(self.columns, [row | {"sequences": self.sequences} for row in rows])
+        return [Table.of(self.columns, rows) for rows in tables]
 
     def _changes(self, subject: Subject) -> Iterator[tuple[str, str, Change]]:
         yield "nothing", INTACT, lambda length: nullcontext()
@@ -121,8 +122,11 @@ def _state(subject: Subject, kind: StateChange, length: int) -> AbstractContextM
 
 
 def middle(subject: Subject, length: int) -> int:
-    """Return the number of tokens after which states are changed: in the middle of what the state answer tracks."""
-    batch = subject.task.batch(subject.seed, "test", 0, length=length, size=16, device=subject.device)
+    """Return the number of tokens after which states are changed: in the middle of what the state answer tracks.
+
+    It does not depend on the seed, so that models that are probed at once have the same.
+    """
+    batch = subject.task.batch(0, "test", 0, length=length, size=16)
     columns = batch.columns.get(subject.task.state_answer or "")
     if columns is None or columns.stop - columns.start < 3:
         return batch.shape[1] // 2

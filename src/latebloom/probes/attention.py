@@ -119,11 +119,11 @@ def without_attention(subject: Subject, layers: Iterable[int] | None = None) -> 
 
 @contextmanager
 def _forward(body: Any, layer: int, edit: Edit) -> Iterator[None]:
-    """Replace the forward of a `SelfAttention` by one that computes the same through an edit."""
+    """Replace what a `SelfAttention` computes before its output gate by the same through an edit."""
     if not isinstance(body, SelfAttention):
         raise ConfigError(f"probe: {type(body).__name__} is not the attention of this package")
 
-    def forward(x: Tensor, times: Tensor | None = None, window: Tensor | None = None) -> Tensor:
+    def mixed_through_edit(x: Tensor, times: Tensor | None, window: Tensor | None) -> Tensor:
         given = {} if times is None else {"times": times}
         visibility, x = body._visibility(window, x), body.positions.inputs(x, **given)
         q, k, v = split_heads(*body._project(x, visibility), body.heads)
@@ -136,11 +136,12 @@ def _forward(body: Any, layer: int, edit: Edit) -> Iterator[None]:
             mixed.append(weights @ v[..., tile.keys, :])
         return body.output(edit.outputs(layer, torch.cat(mixed, dim=-2)).transpose(1, 2).flatten(2))
 
-    body.forward = forward
+    replaced: Any = body
+    replaced._mixed = mixed_through_edit
     try:
         yield
     finally:
-        del body.forward
+        del replaced._mixed
 
 
 class _Functions(TorchFunctionMode):

@@ -7,7 +7,7 @@ Shapes: T tokens, V vocabulary.
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -20,8 +20,10 @@ from latebloom.delay.triggers import at_step
 from latebloom.errors import ConfigError, require
 from latebloom.evaluation.accuracy import evaluating
 from latebloom.fields import at_least
-from latebloom.probes.probe import Probe, Progress
-from latebloom.probes.subject import Subject, positions_of, vocabulary_of
+from latebloom.probes.attention import without_attention
+from latebloom.probes.probe import Progress, StackedProbe
+from latebloom.probes.stack import Stack
+from latebloom.probes.subject import positions_of, vocabulary_of
 from latebloom.probes.table import Chart, Column, Table
 
 
@@ -62,7 +64,7 @@ class Horizon:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryHorizon(Probe):
+class MemoryHorizon(StackedProbe):
     """How much a token changes the outputs at distance k, for the recurrence alone and for the whole model."""
 
     columns: ClassVar = (
@@ -82,20 +84,49 @@ class MemoryHorizon(Probe):
     sequences: Annotated[int, at_least(1)] = 16
     """Random sequences that the influence is averaged over."""
 
-    def measure(self, subject: Subject, progress: Progress = lambda share: None) -> Table:
-        tokens = min(self.tokens, subject.max_tokens or self.tokens)
-        known = {"length": tokens, "sequences": self.sequences, "seed": subject.seed}
-        rows: list[dict] = []
+    def measure_stack(self, stack: Stack, progress: Progress = lambda share: None) -> list[Table]:
+        first, tables = stack.first, [list[dict]() for _ in stack.subjects]
+        tokens, vocabulary = min(self.tokens, first.max_tokens or self.tokens), _vocabulary(first.model)
+        drawn = [draw_pairs(vocabulary, tokens, self.sequences, subject.seed) for subject in stack.subjects]
+        pairs = torch.stack(drawn, dim=1).to(stack.device)  # (sequences, S, 2, T)
         for number, model in enumerate(("recurrence", "whole")):
-            found = memory_horizon(subject.model, subject.where, subject.example, attention=model == "whole", **known)
-            own = max(found.curve[0], 1e-30)
-            rows += [
-                {"model": model, "distance": distance, "influence": value / own}
-                for distance, value in enumerate(found.curve)
-                if distance > 0
-            ]
+            is_whole = model == "whole"
+            with evaluating(first.model), torch.no_grad(), nullcontext() if is_whole else without_attention(first):
+                curves = sum(stack.each(lambda call, pair: influence(call(pair)), pair).cpu() for pair in pairs)
+            assert isinstance(curves, Tensor)
+            check_finite(curves)
+            for rows, curve in zip(tables, curves, strict=True):
+                shares = (curve / curve[0].clamp_min(1e-30)).tolist()
+                rows += [
+                    {"model": model, "distance": distance, "influence": share}
+                    for distance, share in enumerate(shares)
+                    if distance > 0
+                ]
             progress((number + 1) / 2)
-        return Table.of(self.columns, rows)
+        return [Table.of(self.columns, rows) for rows in tables]
+
+
+def draw_pairs(vocabulary: int, length: int, sequences: int, seed: int) -> Tensor:
+    """Return random sequences (sequences, 2, T), each beside the same with another first token."""
+    random, pairs = torch.Generator().manual_seed(seed), []
+    for _ in range(sequences):
+        tokens = torch.randint(vocabulary, (length,), generator=random)
+        changed = tokens.clone()
+        changed[0] = (tokens[0] + torch.randint(1, vocabulary, (), generator=random)) % vocabulary
+        pairs.append(torch.stack([tokens, changed]))
+    return torch.stack(pairs)
+
+
+def influence(outputs: Tensor) -> Tensor:
+    """Return the relative change (T,) between the outputs (2, T, V) for the two sequences of a pair."""
+    outputs = outputs.double()
+    return (outputs[0] - outputs[1]).norm(dim=-1) / outputs.norm(dim=-1).mean().clamp_min(1e-30)
+
+
+def check_finite(curves: Tensor) -> None:
+    """Raise if the influence is not known everywhere."""
+    if not curves.isfinite().all():
+        raise ConfigError("horizon: the outputs of the model are not finite at some position")
 
 
 def memory_horizon(
@@ -107,11 +138,8 @@ def memory_horizon(
     sequences: int = 4,
     threshold: float = 1e-3,
     seed: int = 0,
-    attention: bool = False,
 ) -> Horizon:
     """Measure the horizon with attention (or the modules of `where`) disabled; the model is not changed.
-
-    With `attention`, it is that of the whole model.
 
     The default threshold is 0.001 because such models are trained in bfloat16, whose rounding error is about 0.004: a
     weaker influence is lost beside that of the current token.
@@ -124,25 +152,16 @@ def memory_horizon(
     vocabulary, call = _vocabulary(model), caller(model, example)
     length = min(length, positions_of(model) or length)
     check_untouched(model)
-    found: Found | None = None
-    if not attention:
-        found = where if isinstance(where, Found) else find_attention(model, example, where=where, leaves_out=False)
+    found = where if isinstance(where, Found) else find_attention(model, example, where=where, leaves_out=False)
     device = next(model.parameters()).device
-    random = torch.Generator().manual_seed(seed)
-    influence = torch.zeros(length, dtype=torch.float64)
     with evaluating(model), torch.no_grad(), ExitStack() as undo:
         if found is not None and found.attention:
             allowed = replace(found, refusals=())
             undo.callback(DelayedAttention(model, until=at_step(1), automatic=False, where=allowed).remove)
-        for _ in range(sequences):
-            tokens = torch.randint(vocabulary, (length,), generator=random)
-            changed = tokens.clone()
-            changed[0] = (tokens[0] + torch.randint(1, vocabulary, (), generator=random)) % vocabulary
-            outputs = call(torch.stack([tokens, changed]).to(device)).double().cpu()  # (2, T, V)
-            influence += (outputs[0] - outputs[1]).norm(dim=-1) / outputs.norm(dim=-1).mean().clamp_min(1e-30)
-    if not influence.isfinite().all():
-        raise ConfigError("horizon: the outputs of the model are not finite at some position")
-    return Horizon(tuple((influence / sequences).tolist()), threshold, sequences)
+        pairs = draw_pairs(vocabulary, length, sequences, seed).to(device)
+        curve = torch.stack([influence(call(pair)).cpu() for pair in pairs]).mean(dim=0)
+    check_finite(curve)
+    return Horizon(tuple(curve.tolist()), threshold, sequences)
 
 
 def check_untouched(model: nn.Module) -> None:

@@ -155,7 +155,7 @@ def _rows(model: nn.Module, found: Found, is_refused: bool) -> Iterator[Row]:
     kinds: dict[str, Kind] = {}
     notes = dict(found.passed_over)
     for name, reason in found.passed_over.items():
-        kinds[name] = "attention" if "attention, which" in reason else "recurrence"
+        kinds[name] = "recurrence" if name in found.mixers else "attention"
         if getattr(modules[name], "role", None) == "recurrence":  # a part of this package's models
             notes[name] = f"{reason}; its state has {modules[name].state_size:,} numbers per sequence"
     held = {name: one.path for one in found.attention for name in found.held[one.path]}

@@ -4,8 +4,10 @@ A run with `training.probe_every` measures it while it trains (engine/interferen
 run has recorded. Of any other model it is measured once, on a batch of the task.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from math import isnan
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -24,16 +26,17 @@ from latebloom.engine.interference import (
     held_out_length,
     with_total,
 )
+from latebloom.evaluation.accuracy import evaluating
 from latebloom.fields import at_least
 from latebloom.probes.attention import without_attention
-from latebloom.probes.probe import NotMeasurable, Probe, Progress
-from latebloom.probes.subject import Subject
+from latebloom.probes.probe import NotMeasurable, Progress, StackedProbe
+from latebloom.probes.stack import Stack
 from latebloom.probes.table import Chart, Column, Table
 from latebloom.tasks.task import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientInterference(Probe):
+class GradientInterference(StackedProbe):
     """Gradients of the recurrence with and without attention on the same batch, and beyond the training length."""
 
     columns: ClassVar = (
@@ -89,18 +92,24 @@ class GradientInterference(Probe):
     sequences: Annotated[int, at_least(1)] = 64
     """Sequences of a batch, for a model that is measured once."""
 
-    def measure(self, subject: Subject, progress: Progress = lambda share: None) -> Table:
-        rows = [row for line in subject.recorded if "interference" in line for row in _recorded(line)]
-        if not rows:
-            rows = self._once(subject, progress)
+    def measure_stack(self, stack: Stack, progress: Progress = lambda share: None) -> list[Table]:
+        tables = [
+            [row for line in subject.recorded if "interference" in line for row in _recorded(line)]
+            for subject in stack.subjects
+        ]
+        if missing := [model for model, rows in enumerate(tables) if not rows]:
+            measured = self._once(Stack([stack.subjects[model] for model in missing]), progress)
+            for model, rows in zip(missing, measured, strict=True):
+                tables[model] = rows
         progress(1.0)
-        return Table.of(self.columns, rows)
+        return [Table.of(self.columns, rows) for rows in tables]
 
-    def _once(self, subject: Subject, progress: Progress) -> list[dict]:
+    def _once(self, stack: Stack, progress: Progress) -> list[list[dict]]:
+        subject = stack.first
         if not subject.attention or not subject.mixers:
             raise NotMeasurable("interference: the model has not both a recurrence and attention")
-        task, length = subject.task, subject.training_length
-        batch = task.batch(subject.seed, "test", 0, length=length, size=self.sequences, device=subject.device)
+        task, length = stack.task, subject.training_length
+        batch = stack.draw(length, self.sequences)
         forms: list[tuple[AbstractContextManager[Any], dict[str, Gradients]]] = [
             (nullcontext(), {}),
             (without_attention(subject), {}),
@@ -109,37 +118,54 @@ class GradientInterference(Probe):
             with form:
                 for answer in task.answers:
                     others = [name for name in task.answers if name != answer]
-                    found[answer] = gradients(subject, batch.without(others))
+                    found[answer] = gradients(stack, batch, lambda one, others=others: one.without(others))
             found |= with_total(found)
             progress((number + 1) / 3)
         held_out, longer = [], held_out_length(task, length)
         if longer is not None and (subject.max_tokens or 1 << 62) >= task.token_count(longer):
-            long = task.batch(subject.seed, "validation", 0, length=longer, size=self.sequences, device=subject.device)
-            long = beyond_training(task, long, length)
-            held_out.append(gradients(subject, long))
+            long = stack.draw(longer, self.sequences, split="validation")
+            beyond = partial(beyond_training, task, training_length=length)
+            held_out.append(gradients(stack, long, beyond))
             with without_attention(subject):
-                held_out.append(gradients(subject, long))
+                held_out.append(gradients(stack, long, beyond))
         names, numbers = compare(forms[0][1], forms[1][1], held_out)
-        named = zip(names, numbers[0].tolist(), strict=True)
-        rows = [[*name, *(None if isnan(n) else n for n in row)] for name, row in named]
-        return list(_recorded({"step": -1, "interference": {"attention": 1.0, "rows": rows}}))
+        tables = []
+        for model in numbers.tolist():
+            named = zip(names, model, strict=True)
+            rows = [[*name, *(None if isnan(n) else n for n in row)] for name, row in named]
+            tables.append(list(_recorded({"step": -1, "interference": {"attention": 1.0, "rows": rows}})))
+        return tables
 
 
-def gradients(subject: Subject, batch: Batch) -> Gradients:
-    """Return the gradient of the batch's loss, averaged per answer, in the parameters of the recurrences."""
-    named = {str(i): [p for p in module.parameters() if p.requires_grad] for i, module in enumerate(subject.mixers)}
-    wanted = [parameter for parameters in named.values() for parameter in parameters]
-    with torch.enable_grad():
-        logits = subject.logits(batch.tokens, batch.positions)
-        loss: Tensor = sum(
-            (
-                F.cross_entropy(logits[:, part].flatten(0, 1), batch.targets[:, part].flatten())
-                for part in batch.columns.values()
-            ),
-            torch.zeros((), device=logits.device),
+def gradients(stack: Stack, batch: Batch, chosen: Callable[[Batch], Batch] = lambda one: one) -> Gradients:
+    """Return the gradient of the loss of each model, averaged per answer, in the parameters of the recurrences.
+
+    `batch` has a part for each model, and `chosen` returns what is supervised in the part of one.
+    """
+    subject = stack.first
+    names = {id(parameter): name for name, parameter in subject.model.named_parameters()}
+    named = {
+        str(layer): [names[id(p)] for p in module.parameters() if p.requires_grad]
+        for layer, module in enumerate(subject.mixers)
+    }
+    wanted = [stack.parameters[name] for parameters in named.values() for name in parameters]
+
+    def loss(model: Any, batch: Batch) -> Tensor:
+        batch = chosen(batch)
+        logits = model(batch.tokens, batch.positions)
+        parts = [
+            F.cross_entropy(logits[:, part].flatten(0, 1), batch.targets[:, part].flatten())
+            for part in batch.columns.values()
+        ]
+        return torch.stack(parts).sum()
+
+    # What a model draws at random in training is left out. A module of another kind stays in its mode, because cuDNN
+    # has no backward pass in evaluation mode.
+    with torch.enable_grad(), evaluating(subject.model) if subject.is_own else nullcontext():
+        found = torch.autograd.grad(
+            stack.each_batch(loss, batch).sum(), wanted, allow_unused=True, materialize_grads=True
         )
-        found = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
-    parts = iter(one.reshape(1, -1) for one in found)
+    parts = iter(one.reshape(len(stack), -1) for one in found)
     return by_layer({layer: [next(parts) for _ in parameters] for layer, parameters in named.items()})
 
 

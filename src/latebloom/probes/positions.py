@@ -10,6 +10,7 @@ Shapes: B sequences, H heads, T tokens, R queries and K keys of a tile.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -20,16 +21,18 @@ from latebloom.fields import at_least
 from latebloom.layers.attention.positions import PositionLayer
 from latebloom.models.sequence_model import SequenceModel
 from latebloom.probes.attention import Edit, Place, edited
-from latebloom.probes.probe import NotMeasurable, Probe, Progress
+from latebloom.probes.probe import NotMeasurable, Progress, StackedProbe
+from latebloom.probes.stack import Stack
 from latebloom.probes.subject import Subject
 from latebloom.probes.table import Chart, Column, Table
+from latebloom.tasks.task import Batch
 
 FLAT = 1e-6
 """Weights whose mean squared deviation from equal ones is below this share of the equal weight have no pattern."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadPositions(Probe):
+class HeadPositions(StackedProbe):
     """How much of each head's pattern distance alone explains, and accuracy with positions shifted or randomised."""
 
     columns: ClassVar = (
@@ -41,10 +44,11 @@ class HeadPositions(Probe):
         Column("sequences", "whole", "test sequences"),
     )
     chart: ClassVar = Chart(
-        "heat", "Share of each head's pattern that distance alone explains", "length", "value", ("layer", "head"),
+        "heat", "Pattern explained by distance", "length", "value", ("layer", "head"),
         where={"measure": ("distance",)}, bounds=(0, 1),
-        note="Rows are layer.head. 1: the head attends by distance, whatever the tokens are. 0: distance says nothing "
-        "of where it attends. Empty: the weights are equal, so there is no pattern.",
+        note="Share of each head's pattern that distance alone explains; rows are layer.head. 1: the head attends by "
+        "distance, whatever the tokens are. 0: distance says nothing of where it attends. Empty: the weights are "
+        "equal, so there is no pattern.",
     )  # fmt: skip
 
     name: Literal["positions"] = "positions"
@@ -53,39 +57,58 @@ class HeadPositions(Probe):
     sequences: Annotated[int, at_least(2)] = 64
     """Test sequences per length."""
 
-    def measure(self, subject: Subject, progress: Progress = lambda share: None) -> Table:
-        if not subject.attention:
+    def measure_stack(self, stack: Stack, progress: Progress = lambda share: None) -> list[Table]:
+        if not stack.first.attention:
             raise NotMeasurable("positions: the model has no attention")
-        rows: list[dict] = []
-        lengths = subject.lengths(self.multiples)
+        tables: list[list[dict]] = [[] for _ in stack.subjects]
+        lengths = stack.first.lengths(self.multiples)
         for number, length in enumerate(lengths):
-            rows += self._patterns(subject, length) + self._moved(subject, length)
+            about = {"length": length, "sequences": self.sequences}
+            for rows, patterns, moved in zip(
+                tables, self._patterns(stack, length), self._moved(stack, length), strict=True
+            ):
+                rows += [about | row for row in (*patterns, *moved)]
             progress((number + 1) / len(lengths))
-        return Table.of(self.columns, [row | {"sequences": self.sequences} for row in rows])
+        return [Table.of(self.columns, rows) for rows in tables]
 
-    def _patterns(self, subject: Subject, length: int) -> list[dict]:
-        watch = _Watch(subject.task.token_count(length))
-        with evaluating(subject.model), torch.inference_mode(), edited(subject, watch):
-            for batch in subject.batches(length, self.sequences):
-                subject.logits(batch.tokens, batch.positions[:, -1:])
+    def _patterns(self, stack: Stack, length: int) -> list[list[dict]]:
+        sums: dict[int, Tensor] = {}
+        by_distance: dict[int, Tensor] = {}
+
+        def watched(model: Any, batch: Batch) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+            watch = _Watch(stack.task.token_count(length))
+            with edited(stack.first, watch):
+                model(batch.tokens, batch.positions[:, -1:])
+            return watch.sums, watch.by_distance
+
+        with evaluating(stack.first.model), torch.inference_mode():
+            for batch in stack.batches(length, self.sequences):
+                found = stack.each_batch(watched, batch)
+                for whole, part in zip((sums, by_distance), found, strict=True):
+                    whole |= {layer: whole.get(layer, 0) + tensor for layer, tensor in part.items()}
         return [
-            {"length": length, "layer": layer, "head": head, "measure": measure, "value": value}
-            for layer in sorted(watch.sums)
-            for head, numbers in enumerate(watch.shares(layer))
-            for measure, value in numbers.items()
+            [
+                {"layer": layer, "head": head, "measure": measure, "value": value}
+                for layer in sorted(sums)
+                for head, numbers in enumerate(_shares(sums[layer][model].cpu(), by_distance[layer][model].cpu()))
+                for measure, value in numbers.items()
+            ]
+            for model in range(len(stack))
         ]
 
-    def _moved(self, subject: Subject, length: int) -> list[dict]:
+    def _moved(self, stack: Stack, length: int) -> list[list[dict]]:
         """Return the accuracies with positions shifted and randomised, if the model has positions that can be."""
-        rows = []
-        for change, times in _changes(subject, subject.task.token_count(length)).items():
-            with _given_positions(subject, times):
-                found = subject.accuracy(length, self.sequences)
-            rows += [
-                {"length": length, "layer": -1, "head": -1, "measure": f"{name}, positions {change}", "value": value}
-                for name, value in found.items()
-            ]
-        return rows
+        tables: list[list[dict]] = [[] for _ in stack.subjects]
+        changes = [_changes(subject, stack.task.token_count(length)) for subject in stack.subjects]
+        for change in changes[0]:
+            times = torch.stack([positions[change] for positions in changes]).to(stack.device)
+            found = stack.accuracy(length, self.sequences, partial(_given_positions, stack.first), times)
+            for rows, accuracies in zip(tables, found, strict=True):
+                rows += [
+                    {"layer": -1, "head": -1, "measure": f"{name}, positions {change}", "value": value}
+                    for name, value in accuracies.items()
+                ]
+        return tables
 
 
 class _Watch(Edit):
@@ -128,23 +151,25 @@ class _Watch(Edit):
         self.by_distance[place.layer] = self.by_distance.get(place.layer, 0) + torch.stack(parts)
         return weights
 
-    def shares(self, layer: int) -> list[dict[str, float | None]]:
-        whole, by_place, distance, weight, even = self.sums[layer].cpu()
-        sums, counts = self.by_distance[layer].cpu()
-        by_distance = (sums.square() / counts.clamp_min(1)).sum(dim=1)
-        rows = []
-        for head in range(len(whole)):
-            has_pattern = bool(whole[head] > FLAT * even[head])
-            place = min(1.0, max(0.0, float(by_place[head] / whole[head]))) if has_pattern else None
-            rows.append(
-                {
-                    "distance": float(by_distance[head] / whole[head]) if has_pattern else None,
-                    "place": place,
-                    "content": None if place is None else 1.0 - place,
-                    "mean distance": float(distance[head] / weight[head].clamp_min(1e-30)),
-                }
-            )
-        return rows
+
+def _shares(sums: Tensor, distances: Tensor) -> list[dict[str, float | None]]:
+    """Return what explains the pattern of each head, from `sums` (5, H) and `by_distance` (2, H, T) of `_Watch`."""
+    whole, by_place, distance, weight, even = sums
+    deviations, counts = distances
+    by_distance = (deviations.square() / counts.clamp_min(1)).sum(dim=1)
+    rows = []
+    for head in range(len(whole)):
+        has_pattern = bool(whole[head] > FLAT * even[head])
+        place = min(1.0, max(0.0, float(by_place[head] / whole[head]))) if has_pattern else None
+        rows.append(
+            {
+                "distance": float(by_distance[head] / whole[head]) if has_pattern else None,
+                "place": place,
+                "content": None if place is None else 1.0 - place,
+                "mean distance": float(distance[head] / weight[head].clamp_min(1e-30)),
+            }
+        )
+    return rows
 
 
 def _changes(subject: Subject, tokens: int) -> dict[str, Tensor]:
@@ -158,8 +183,7 @@ def _changes(subject: Subject, tokens: int) -> dict[str, Tensor]:
         return {}
     generator = torch.Generator().manual_seed(subject.seed)
     drawn = torch.randperm(2 * tokens, generator=generator)[:tokens].sort().values
-    every = {"shifted": torch.arange(tokens, 2 * tokens), "randomised": drawn}
-    return {name: times.to(subject.device) for name, times in every.items()}
+    return {"shifted": torch.arange(tokens, 2 * tokens), "randomised": drawn}
 
 
 @contextmanager

@@ -5,7 +5,7 @@ Shapes: B sequences, H heads, T tokens, R queries and K keys of a tile.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,16 +13,17 @@ from torch import Tensor
 from latebloom.evaluation.accuracy import evaluating
 from latebloom.fields import at_least
 from latebloom.probes.attention import Edit, Place, edited
-from latebloom.probes.probe import NotMeasurable, Probe, Progress
-from latebloom.probes.sources import find_source
-from latebloom.probes.subject import Subject
+from latebloom.probes.probe import NotMeasurable, Progress, StackedProbe
+from latebloom.probes.sources import Source, find_source
+from latebloom.probes.stack import Stack, part_of
 from latebloom.probes.table import Chart, Column, Table
+from latebloom.tasks.task import Batch
 
 MAJORITY = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sharpness(Probe):
+class Sharpness(StackedProbe):
     """Entropy of attention, its largest weight, and its weight on the item that is asked for, by length and head."""
 
     columns: ClassVar = (
@@ -46,73 +47,83 @@ class Sharpness(Probe):
     sequences: Annotated[int, at_least(2)] = 64
     """Test sequences per length."""
 
-    def measure(self, subject: Subject, progress: Progress = lambda share: None) -> Table:
-        if not subject.attention:
+    def measure_stack(self, stack: Stack, progress: Progress = lambda share: None) -> list[Table]:
+        if not stack.first.attention:
             raise NotMeasurable("sharpness: the model has no attention")
-        rows = []
-        lengths = subject.lengths(self.multiples)
-        work = [subject.task.token_count(length) for length in lengths]
+        tables: list[list[dict]] = [[] for _ in stack.subjects]
+        lengths = stack.first.lengths(self.multiples)
+        work = [stack.task.token_count(length) for length in lengths]
         for number, length in enumerate(lengths):
-            rows += self._at(subject, length)
+            sums = self._sums(stack, length)
+            about = {"length": length, "sequences": self.sequences}
+            for model, rows in enumerate(tables):
+                rows += [
+                    about | {"layer": layer, "head": head, **numbers}
+                    for layer in sorted(sums)
+                    for head, numbers in enumerate(_means(sums[layer][model]))
+                ]
             progress(sum(work[: number + 1]) / sum(work))
-        return Table.of(self.columns, rows)
+        return [Table.of(self.columns, rows) for rows in tables]
 
-    def _at(self, subject: Subject, length: int) -> list[dict]:
-        watch = _Watch()
-        with evaluating(subject.model), torch.inference_mode(), edited(subject, watch):
-            for batch in subject.batches(length, self.sequences):
-                source = find_source(subject.task, batch)
-                last = torch.full((batch.shape[0],), batch.shape[1] - 1)
-                watch.queries = (last if source is None else source.queries).contiguous().to(subject.device)
-                watch.places = None if source is None else source.places.to(subject.device)
-                watch.item = 1 if source is None else source.item
-                subject.logits(batch.tokens, batch.positions[:, -1:])
-        return [
-            {"length": length, "layer": layer, "head": head, "sequences": self.sequences, **numbers}
-            for layer in sorted(watch.sums)
-            for head, numbers in enumerate(watch.means(layer))
-        ]
+    def _sums(self, stack: Stack, length: int) -> dict[int, Tensor]:
+        """Return the sums of `_Watch` over all sequences, (S, 5, H) by layer."""
+        sums: dict[int, Tensor] = {}
+
+        def watched(model: Any, batch: Batch, queries: Tensor, places: Tensor) -> dict[int, Tensor]:
+            watch = _Watch(queries, places, getattr(stack.task, "key_tokens", 0) + 1)
+            with edited(stack.first, watch):
+                model(batch.tokens, batch.positions[:, -1:])
+            return watch.sums
+
+        with evaluating(stack.first.model), torch.inference_mode():
+            for batch in stack.batches(length, self.sequences):
+                by_seed: dict[int, Source | None] = {}  # the oracle is plain Python, and runs share seeds
+                for model, subject in enumerate(stack.subjects):
+                    if subject.seed not in by_seed:
+                        by_seed[subject.seed] = find_source(stack.task, part_of(batch, model))
+                sources = [by_seed[subject.seed] for subject in stack.subjects]
+                _, sequences, tokens = batch.tokens.shape
+                last, nowhere = torch.full((sequences,), tokens - 1), torch.full((sequences,), -1)
+                queries = torch.stack([last if one is None else one.queries for one in sources])
+                places = torch.stack([nowhere if one is None else one.places for one in sources])
+                found = stack.each_batch(watched, batch, queries.to(stack.device), places.to(stack.device))
+                sums = {layer: sums.get(layer, 0) + part for layer, part in found.items()}
+        return sums
 
 
 class _Watch(Edit):
-    """Sums what the weights at the queries are, by layer and head."""
+    """Sums what the weights at the queries (B,) are, by layer and head.
 
-    def __init__(self) -> None:
-        self.queries: Tensor = torch.empty(0)
-        self.places: Tensor | None = None
-        self.item = 1
+    `places` (B,) has the last token of the item that is asked for, which has `item` tokens; -1 where it is not known.
+    """
+
+    def __init__(self, queries: Tensor, places: Tensor, item: int) -> None:
+        self.queries, self.places, self.item = queries, places, item
         self.sums: dict[int, Tensor] = {}
         """By layer: entropy, largest and right weight, number of sequences, and of those with a source (5, H)."""
 
     def weights(self, weights: Tensor, visible: Tensor, place: Place) -> Tensor:
-        rows = torch.searchsorted(place.queries, self.queries)
-        here = (rows < len(place.queries)) & (self.queries >= place.queries[0])
-        chosen = here.nonzero()[:, 0]
-        at = weights[chosen, :, rows[chosen]].double()  # (B', H, K)
+        rows = self.queries - place.queries[0]
+        here = (rows >= 0) & (rows < len(place.queries))  # the others are in another tile
+        rows = rows.clamp(0, len(place.queries) - 1)[:, None, None, None]
+        at = weights.gather(2, rows.expand(-1, weights.shape[1], 1, weights.shape[3]))[:, :, 0].double()  # (B, H, K)
         shares = at / at.sum(dim=-1, keepdim=True).clamp_min(1e-30)
         entropy = -(shares * shares.clamp_min(1e-30).log()).sum(dim=-1)
-        right = torch.zeros_like(entropy)
-        known = torch.zeros(len(chosen), dtype=torch.bool, device=at.device)
-        if self.places is not None:
-            ends = self.places[chosen][:, None]
-            known = ends[:, 0] >= 0
-            of_item = (place.keys <= ends) & (place.keys > ends - self.item) & known[:, None]
-            right = (at * of_item[:, None]).sum(dim=-1)
+        ends, known = self.places[:, None], self.places >= 0
+        of_item = (place.keys <= ends) & (place.keys > ends - self.item) & known[:, None]
+        right = (at * of_item[:, None]).sum(dim=-1)
         counts = [torch.full_like(entropy, 1.0), known[:, None].expand_as(entropy).double()]
-        found = torch.stack([entropy, at.amax(dim=-1), right, *counts]).sum(dim=1)
-        self.sums[place.layer] = self.sums.get(place.layer, 0) + found
+        found = torch.stack([entropy, at.amax(dim=-1), right, *counts]) * here[:, None]
+        self.sums[place.layer] = self.sums.get(place.layer, 0) + found.sum(dim=1)
         return weights
 
-    def means(self, layer: int) -> list[dict[str, float | None]]:
-        entropy, largest, right, count, known = self.sums[layer].cpu()
-        return [
-            {
-                "entropy": float(entropy[head] / count[head]),
-                "largest": float(largest[head] / count[head]),
-                "right": float(right[head] / known[head]) if known[head] else None,
-            }
-            for head in range(len(count))
-        ]
+
+def _means(sums: Tensor) -> list[dict[str, float | None]]:
+    """Return the means of each head from the sums (5, H) of `_Watch`."""
+    return [
+        {"entropy": entropy / count, "largest": largest / count, "right": right / known if known else None}
+        for entropy, largest, right, count, known in sums.T.tolist()
+    ]
 
 
 def majority_lost(table: Table) -> tuple[int, int, int | None] | None:

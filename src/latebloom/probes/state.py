@@ -5,8 +5,6 @@ classifier finds by itself: labels that were shuffled, and the same model with r
 the states of one class have moved from where they were on short sequences, and the spread how far apart they are;
 both as a share of the distance between classes. A recurrence that corrects its state keeps both; in one that does not,
 errors add up with every token.
-
-Shapes: N samples, F features, C classes.
 """
 
 from collections.abc import Callable
@@ -14,21 +12,22 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from latebloom.fields import at_least
 from latebloom.models.sequence_model import SequenceModel
+from latebloom.probes.classifier import Classes, Clusters, fit
 from latebloom.probes.features import read_features
-from latebloom.probes.probe import NotMeasurable, Probe, Progress
+from latebloom.probes.probe import NotMeasurable, Progress, StackedProbe
+from latebloom.probes.stack import Stack
 from latebloom.probes.subject import Subject
 from latebloom.probes.table import Chart, Column, Table
 
-DECAY, ITERATIONS = 1e-3, 60
+OTHER = 1 << 40
+"""What is added to a seed for other sequences of the same length."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class State(Probe):
+class State(StackedProbe):
     """Whether a linear classifier reads the running state from each layer, at lengths beyond its training."""
 
     columns: ClassVar = (
@@ -69,97 +68,70 @@ class State(Probe):
     positions: Annotated[int, at_least(1)] = 8
     """Tokens of a sequence at which the state is read."""
 
-    def measure(self, subject: Subject, progress: Progress = lambda share: None) -> Table:
-        if subject.task.state_answer is None:
-            raise NotMeasurable(f"state: {subject.task.name} has no state to track")
-        if not subject.mixers:
+    def measure_stack(self, stack: Stack, progress: Progress = lambda share: None) -> list[Table]:
+        if stack.task.state_answer is None:
+            raise NotMeasurable(f"state: {stack.task.name} has no state to track")
+        if not stack.first.mixers:
             raise NotMeasurable("state: the model has no recurrence")
-        rows: list[dict] = []
-        lengths = subject.lengths(self.multiples)
-        total = sum(subject.task.token_count(length) for length in lengths) * 2
+        lengths = stack.first.lengths(self.multiples)
+        total = sum(stack.task.token_count(length) for length in lengths) * 2
         done = 0.0
 
         def advance(length: int) -> None:
             nonlocal done
-            done += subject.task.token_count(length) / total
+            done += stack.task.token_count(length) / total
             progress(min(1.0, done))
 
-        rows += self._rows(subject, lengths, "none", advance)
-        if not rows:
+        tables = self._rows(stack, lengths, "none", advance)
+        if not tables[0]:
             raise NotMeasurable("state: no part outside attention returns a tensor of (sequences, tokens, features)")
-        if isinstance(subject.model, SequenceModel):
-            rows += self._rows(_with_random_weights(subject), lengths, "random weights", advance)
+        if stack.first.is_own:
+            random = Stack([_with_random_weights(subject) for subject in stack.subjects])
+            for rows, control in zip(tables, self._rows(random, lengths, "random weights", advance), strict=True):
+                rows += control
         progress(1.0)
-        return Table.of(self.columns, rows + _best(rows))
+        return [Table.of(self.columns, rows + _best(rows)) for rows in tables]
 
-    def _rows(self, subject: Subject, lengths: list[int], control: str, advance: Callable[[int], None]) -> list[dict]:
+    def _rows(self, stack: Stack, lengths: list[int], control: str, advance: Callable[[int], None]) -> list[list[dict]]:
+        """Return the rows of each model."""
         shortest = lengths[0]
-        train, labels = read_features(subject, shortest, 4 * self.sequences, self.positions, late=False)
-        classes, labels = labels.unique(return_inverse=True)
-        shuffled = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).to(labels.device)]
-        centre = {key: (x.mean(dim=0), x.std(dim=0) + 1e-6) for key, x in train.items()}
+        train, labels = read_features(stack, shortest, 4 * self.sequences, self.positions, late=False)
+        classes = Classes.of(labels)
+        labels, _ = classes.numbers(labels)
+        order = torch.randperm(labels.shape[1], generator=torch.Generator().manual_seed(0)).to(labels.device)
+        centre = {key: (x.mean(dim=1, keepdim=True), x.std(dim=1, keepdim=True) + 1e-6) for key, x in train.items()}
         scaled = {key: (x - centre[key][0]) / centre[key][1] for key, x in train.items()}
-        readers = {key: fit(x, labels, len(classes)) for key, x in scaled.items()}
-        fooled = {key: fit(x, shuffled, len(classes)) for key, x in scaled.items()} if control == "none" else {}
-        clusters = {key: _clusters(x, labels, len(classes)) for key, x in scaled.items()}
-        rows = []
-        # The test sequences of the shortest length are other ones than those the classifier was trained on.
+        trained_on = {control: labels} | ({"shuffled labels": labels[:, order]} if control == "none" else {})
+        readers = {
+            (key, name): fit(x, targets, classes.exists)
+            for key, x in scaled.items()
+            for name, targets in trained_on.items()
+        }
+        clusters = {key: Clusters.of(x, labels, classes.exists) for key, x in scaled.items()}
+        tables: list[list[dict]] = [[] for _ in stack.subjects]
         for length in lengths:
-            held_out = subject if length != shortest else _with_other_sequences(subject)
-            test, states = read_features(held_out, length, self.sequences, self.positions, late=length != shortest)
-            known = torch.isin(states, classes)
-            states = torch.searchsorted(classes, states[known])
-            for (feature, layer), x in test.items():
-                x = (x[known] - centre[feature, layer][0]) / centre[feature, layer][1]
-                drift, spread = _moved(x, states, len(classes), *clusters[feature, layer])
-                about = {"feature": feature, "layer": layer, "length": length, "samples": len(states)}
-                about |= {"drift": drift, "spread": spread}
-                for named, reader in ((control, readers), ("shuffled labels", fooled)):
-                    if reader:
-                        right = (reader[feature, layer](x).argmax(dim=1) == states).double().mean()
-                        rows.append(about | {"control": named, "accuracy": float(right)})
+            # The test sequences of the shortest length are other ones than those the classifier was trained on.
+            is_short = length == shortest
+            test, states = read_features(
+                stack, length, self.sequences, self.positions, late=not is_short, seed_shift=OTHER * is_short
+            )
+            states, known = classes.numbers(states)
+            samples = known.sum(dim=1)
+            for key, x in test.items():
+                x = (x - centre[key][0]) / centre[key][1]
+                drift, spread = clusters[key].moved(x, states, known)
+                for name in trained_on:
+                    right = ((readers[key, name](x) == states) & known).sum(dim=1).double() / samples
+                    for model, rows in enumerate(tables):
+                        about = {"feature": key[0], "layer": key[1], "length": length, "control": name}
+                        numbers = {"accuracy": right[model], "drift": drift[model], "spread": spread[model]}
+                        rows.append(
+                            about
+                            | {column: float(value) for column, value in numbers.items()}
+                            | {"samples": int(samples[model])}
+                        )
             advance(length)
-        return rows
-
-
-def fit(x: Tensor, labels: Tensor, classes: int) -> Callable[[Tensor], Tensor]:
-    """Return a linear classifier (multinomial logistic regression with weight decay), trained to its minimum."""
-    with torch.inference_mode(False), torch.enable_grad():
-        x, labels = x.clone(), labels.clone()
-        weight = torch.zeros(x.shape[1], classes, device=x.device, requires_grad=True)
-        bias = torch.zeros(classes, device=x.device, requires_grad=True)
-        optimizer = torch.optim.LBFGS([weight, bias], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
-
-        def loss() -> Tensor:
-            optimizer.zero_grad()
-            value = F.cross_entropy(x @ weight + bias, labels) + DECAY * weight.square().sum()
-            value.backward()
-            return value
-
-        optimizer.step(loss)
-    fixed, shift = weight.detach(), bias.detach()
-    return lambda features: features @ fixed + shift
-
-
-def _clusters(x: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, float]:
-    """Return the mean (C, F) of each class, and the mean distance between them."""
-    means = _class_means(x, labels, classes)
-    pairs = torch.pdist(means)
-    return means, float(pairs.mean().clamp_min(1e-12)) if len(pairs) else 1.0
-
-
-def _class_means(x: Tensor, labels: Tensor, classes: int) -> Tensor:
-    sums = x.new_zeros(classes, x.shape[1]).index_add(0, labels, x)
-    return sums / labels.bincount(minlength=classes).clamp_min(1)[:, None]
-
-
-def _moved(x: Tensor, labels: Tensor, classes: int, means: Tensor, distance: float) -> tuple[float, float]:
-    """Return how far the classes moved from their means, and how wide they are, in distances between classes."""
-    now = _class_means(x, labels, classes)
-    there = labels.unique()
-    drift = (now - means)[there].norm(dim=1).mean() / distance
-    spread = (x - now[labels]).square().sum(dim=1).mean().sqrt() / distance
-    return float(drift), float(spread)
+        return tables
 
 
 def _best(rows: list[dict]) -> list[dict]:
@@ -173,10 +145,6 @@ def _best(rows: list[dict]) -> list[dict]:
     )
     same = [row for row in rows if (row["feature"], row["layer"]) == (feature, chosen["layer"])]
     return [row | {"feature": "best", "layer": -1} for row in same]
-
-
-def _with_other_sequences(subject: Subject) -> Subject:
-    return replace(subject, seed=subject.seed + (1 << 40))
 
 
 def _with_random_weights(subject: Subject) -> Subject:

@@ -3,10 +3,9 @@
 Shapes: B sequences, T tokens, A scored queries, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,10 +13,9 @@ from torch import Tensor, nn
 
 from latebloom.delay.find import Found, Where, find_attention
 from latebloom.errors import ConfigError, require
-from latebloom.evaluation.accuracy import TOKENS_AT_ONCE, evaluating
 from latebloom.models.block import Residual, residual_parts
 from latebloom.models.sequence_model import SequenceModel
-from latebloom.tasks.task import Batch, Task
+from latebloom.tasks.task import Task
 
 
 @dataclass
@@ -99,14 +97,15 @@ class Subject:
         """The modules that mix tokens without attention, in order: the recurrent parts, or what was found."""
         if self.is_own:
             return list(self.recurrences)
-        reasons = self.found.passed_over.items()
-        return [self.model.get_submodule(path) for path, reason in reasons if "attention, which" not in reason]
+        return [self.model.get_submodule(path) for path in self.found.mixers]
 
-    def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Return the logits (B, A, V) at the positions (B, A)."""
+    def logits(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Return the logits (B, A, V) at the positions (B, A), or at every token (B, T, V) if there are none."""
         if self.is_own:
             return self.model(tokens, positions)
         output = self._call(tokens)
+        if positions is None:
+            return output
         return output.gather(1, positions[:, :, None].expand(-1, -1, output.shape[2]))
 
     @cached_property
@@ -124,29 +123,6 @@ class Subject:
         if not allowed:
             raise ConfigError(f"probe: {self.task.name} has no length of {found} that the model allows")
         return allowed
-
-    def batches(self, length: int, sequences: int) -> Iterator[Batch]:
-        """Yield test sequences in pieces of about equal size, so that memory does not grow with the length."""
-        self.task.check_length(length)
-        tokens = sequences * self.task.token_count(length)
-        pieces = min(max(1, sequences // 2), -(-tokens // TOKENS_AT_ONCE.get(self.device.type, 1 << 14)))
-        edges = [sequences * piece // pieces for piece in range(pieces + 1)]
-        for first, last in pairwise(edges):
-            size = last - first
-            yield self.task.batch(self.seed, "test", 0, length=length, size=size, first_row=first, device=self.device)
-
-    def accuracy(self, length: int, sequences: int) -> dict[str, float]:
-        """Return the share of right answers by name."""
-        right: dict[str, int] = {}
-        total: dict[str, int] = {}
-        with evaluating(self.model), torch.inference_mode():
-            for batch in self.batches(length, sequences):
-                scored = batch.scored()
-                is_right = self.logits(scored.tokens, scored.positions).argmax(dim=-1) == scored.targets
-                for name, columns in scored.columns.items():
-                    right[name] = right.get(name, 0) + int(is_right[:, columns].sum())
-                    total[name] = total.get(name, 0) + is_right[:, columns].numel()
-        return {name: right[name] / total[name] for name in right}
 
 
 def vocabulary_of(model: nn.Module) -> int | None:

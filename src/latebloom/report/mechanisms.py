@@ -39,6 +39,9 @@ class Verdict:
     word: Word
     sentences: tuple[str, ...]
 
+    def __str__(self) -> str:
+        return f"{self.mechanism}: {self.word}. {' '.join(self.sentences)}"
+
 
 def compared_arms(tables: Tables) -> dict[str, str]:
     """Return the arms that verdicts are about: the first with joint training, and the first with a delay."""
@@ -46,7 +49,7 @@ def compared_arms(tables: Tables) -> dict[str, str]:
     for runs in tables.values():
         for run in runs:
             arms.setdefault(run.training, run.arm)
-    return arms
+    return {kind: arms[kind] for kind in ("joint", "delayed") if kind in arms}
 
 
 def verdicts(tables: Tables, state_answer: str | None) -> list[Verdict]:

@@ -12,6 +12,7 @@ from html import escape
 from importlib.resources import files
 from itertools import groupby
 from string import Template
+from typing import TYPE_CHECKING
 
 from latebloom.report.charts import Spec, chart_config
 from latebloom.report.figures import Figure
@@ -19,6 +20,9 @@ from latebloom.report.hypotheses import Verdicts
 from latebloom.report.panel import Panel
 from latebloom.report.tables import Table, as_html
 from latebloom.results.record import RunRecord
+
+if TYPE_CHECKING:
+    from latebloom.report.probe_section import ProbeSection
 
 MOST_ROWS = 15
 """A table with more rows is folded."""
@@ -43,6 +47,8 @@ class Section:
     every_length: Table
     hypotheses: Verdicts | None = None
     """The hypotheses of the study, in the first of its sections."""
+    probed: "ProbeSection | None" = None
+    """What probes say of its runs, if they were probed."""
 
 
 @dataclass
@@ -170,6 +176,13 @@ def _add_section(page: Page, section: Section) -> None:
     with page.fold("Every tested length"):
         page.add(as_html(section.every_length))
     _add_figures(page, section.name, [figure for figure in section.figures if not is_main[figure.name]])
+    if section.probed is not None:
+        from latebloom.report.mechanisms import RULE
+        from latebloom.report.probe_section import add_probe_section
+
+        page.add(f'<h2 id="{section.name}-probes">Probes: {escape(section.panel.title)}</h2>')
+        page.text(f"What probes say of the paper's mechanisms in these runs, computed from the numbers. {RULE}")
+        add_probe_section(page, f"{section.name}-probes", section.probed)
 
 
 def _add_figures(page: Page, name: str, figures: Sequence[Figure]) -> None:

@@ -1,11 +1,12 @@
 """The report of studies and runs: a page, figures and tables, from what they left on disk."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from latebloom.engine.files import make_folder, write_file
 from latebloom.errors import DISK_IS_FULL, ConfigError, catch_write_errors, printable
@@ -22,8 +23,12 @@ from latebloom.report.study_tables import accuracy_table, every_length_table, re
 from latebloom.report.tables import as_latex, as_markdown
 from latebloom.report.words import caveats, headline
 from latebloom.results.gather import gather
+from latebloom.results.probes import Probed, read_probes, split_paths, state_answer
 from latebloom.results.record import TUNING, RunRecord
 from latebloom.results.selection import with_selections
+
+if TYPE_CHECKING:
+    from latebloom.report.probe_section import ProbeSection
 
 FIGURE_FORMATS = ("svg", "pdf", "png")
 LONGEST_NAME = 80
@@ -32,6 +37,10 @@ LONGEST_NAME = 80
 
 def read_sections(paths: Sequence[Path]) -> list[Section]:
     """Read results files and folders of studies and runs, and return a section for each panel."""
+    paths, files = split_paths(paths)
+    if files and not paths:
+        raise ConfigError(f"report: {files[0]} has results of a probe; name the results or folders of its runs too")
+    probed = read_probes(files)
     records = [_with_printable_names(record) for record in with_selections(gather(paths))]
     # Tuning runs become a table of their study; without the study they are reported like other runs.
     tuned = {(f"{record.study}{TUNING}", record.task) for record in records}
@@ -56,8 +65,27 @@ def read_sections(paths: Sequence[Path]) -> list[Section]:
         text, figures = (headline(panel), caveats(panel, compared)), all_figures(panel, compared)
         of_study = [other for other in found if other.study == panel.study]
         hypotheses = verdicts(of_study) if panel is of_study[0] else None
-        sections.append(Section(name, panel, *text, figures, tables, every_length_table(panel), hypotheses))
+        of_length = every_length_table(panel)
+        sections.append(Section(name, panel, *text, figures, tables, of_length, hypotheses, _probed(panel, probed)))
     return sections
+
+
+def _probed(panel: Panel, tables: Mapping[str, Sequence[Probed]]) -> "ProbeSection | None":
+    """Return what probes say of the runs of a panel, under the names that these have in the report."""
+    runs = {run.config_hash: run for run in panel.runs}
+    own = {
+        name: [replace(one, arm=runs[one.config_hash].arm) for one in found if one.config_hash in runs]
+        for name, found in tables.items()
+    }
+    own = {name: found for name, found in own.items() if found}
+    if not own:
+        return None
+    from latebloom.probes import place_of
+    from latebloom.probes.probe import Probe
+    from latebloom.report.probe_section import probe_section
+
+    probes = [Probe.named(name) for name in sorted(own, key=place_of)]
+    return probe_section(own, probes, state_answer(panel.runs[0]))
 
 
 def _with_printable_names(record: RunRecord) -> RunRecord:
@@ -97,5 +125,8 @@ def write_report(sections: Sequence[Section], out: Path) -> Path:
             for figure in section.figures:
                 stems.append(_file_name(f"{section.name}-{figure.name}", stems))
                 save_chart(figure.chart, *(out / "figures" / f"{stems[-1]}.{form}" for form in FIGURE_FORMATS))
+            pictures = {} if section.probed is None else section.probed.pictures(f"{section.name}-probes")
+            for stem, chart in pictures.items():
+                save_chart(chart, *(out / "figures" / f"{stem}.{form}" for form in FIGURE_FORMATS))
         write_file(page, html.result().encode(errors="replace"))  # last: it stands for the whole report
     return page

@@ -74,3 +74,5 @@ def show_sections(console: Console, sections: Sequence[Section]) -> None:
                 say(console, sentence)
         print_table(console, section.tables["accuracy"])
         say(console, f"{section.headline} {section.caveats}\n")
+        for verdict in () if section.probed is None else section.probed.verdicts:
+            say(console, f"{verdict}\n")

@@ -4,13 +4,19 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from latebloom.engine.environment import choose_device
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.outcome import TrainedRun
+from latebloom.errors import require
 from latebloom.layers.precision import precision
-from latebloom.probes.probe import NotMeasurable, Probe
+from latebloom.probes.probe import NotMeasurable, Probe, Progress, StackedProbe
+from latebloom.probes.stack import MOST_MODELS, Stack, can_share_stack
 from latebloom.probes.subject import Subject
+from latebloom.probes.table import Table
 from latebloom.results.collect import StudyRun
 from latebloom.results.probes import Probed, read_probe, write_probe
 
@@ -43,33 +49,45 @@ def probe_runs(
     out: Path,
     *,
     device: str | None = None,
+    at_once: int | None = None,
     report: Report = lambda what, share: None,
 ) -> ProbeResults:
-    """Measure every run with every probe, and write a file for each probe after each run."""
+    """Measure every run with every probe, and write a file for each probe after each stack of runs.
+
+    Up to `at_once` runs of one shape are a stack; by default many on a GPU, and one on a CPU.
+    """
+    require(at_once is None or at_once >= 1, "at_once", at_once, "1 or more")
     results = ProbeResults({probe.name: _kept(out, probe) for probe in probes})
-    total = len(runs) * len(probes)
-    for number, run in enumerate(runs):
-        subject = None
-        for place, probe in enumerate(probes):
-            name, done = f"{run.arm}, seed {run.config.seed}", number * len(probes) + place
-            own = {"study": run.study, "task": run.task, "arm": run.arm, "seed": run.config.seed}
-            own |= {"training": "joint" if run.config.delay is None else "delayed"}
-            own |= {"training_length": run.config.training.length, "config_hash": run.config.hash}
-            settings = json.dumps(asdict(probe))
-            kept = results.tables[probe.name]
-            if any((one.config_hash, one.settings) == (run.config.hash, settings) for one in kept):
-                continue
-            subject = subject or subject_of(run, device)
+    most = at_once or MOST_MODELS.get(choose_device(device).type, 1)
+    total, done = max(1, len(runs) * len(probes)), 0
+    for group in _groups(runs, most):
+        subjects: dict[str, Subject] = {}
+        for probe in probes:
+            kept, settings = results.tables[probe.name], json.dumps(asdict(probe))
+            known = {one.config_hash for one in kept if one.settings == settings}
+            missing = [run for run in group if run.config.hash not in known]
+            subjects = subjects or {run.config.hash: subject_of(run, device) for run in group if missing}
+            names = _named(missing)
+
+            def progress(
+                share: float, names: str = names, probe: Probe = probe, first: int = done, count: int = len(group)
+            ) -> None:
+                report(f"{names}: {probe.name}", (first + share * count) / total)
+
             try:
-                with precision(run.config.training.precision):
-                    table = probe.measure(
-                        subject, lambda share, n=name, p=probe, d=done: report(f"{n}: {p.name}", (d + share) / total)
-                    )
+                with precision(group[0].config.training.precision):
+                    tables = measure(probe, [subjects[run.config.hash] for run in missing], progress)
             except NotMeasurable as reason:
-                results.skipped.setdefault(probe.name, {}).setdefault(str(reason), []).append(name)
-                continue
-            kept.append(Probed(**own, settings=settings, table=table))
-            write_probe(out / f"{probe.name}.parquet", probe.name, probe.columns, kept)
+                skipped = results.skipped.setdefault(probe.name, {}).setdefault(str(reason), [])
+                skipped += [_named([run]) for run in missing]
+                missing, tables = [], []
+            kept += [
+                Probed(**_names_of(run), settings=settings, table=table)
+                for run, table in zip(missing, tables, strict=True)
+            ]
+            if tables:
+                write_probe(out / f"{probe.name}.parquet", probe.name, probe.columns, kept)
+            done += len(group)
     report("done", 1.0)
     order = {run.config.hash: place for place, run in enumerate(runs)}
     for name, kept in results.tables.items():
@@ -77,6 +95,50 @@ def probe_runs(
             (one for one in kept if one.config_hash in order), key=lambda one: order[one.config_hash]
         )
     return results
+
+
+def measure(probe: Probe, subjects: Sequence[Subject], progress: Progress = lambda share: None) -> list[Table]:
+    """Return the table of each subject: at once where that is possible, in halves if memory does not suffice."""
+    if len(subjects) < 2 or not isinstance(probe, StackedProbe) or not _can_be_stack(subjects):
+        count = len(subjects)
+        return [
+            probe.measure(subject, lambda share, place=place: progress((place + share) / count))
+            for place, subject in enumerate(subjects)
+        ]
+    try:
+        return probe.measure_stack(Stack(subjects), progress)
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+    half = len(subjects) // 2
+    first = measure(probe, subjects[:half], lambda share: progress(share / 2))
+    return first + measure(probe, subjects[half:], lambda share: progress((1 + share) / 2))
+
+
+def _can_be_stack(subjects: Sequence[Subject]) -> bool:
+    return all(can_share_stack(subjects[0], other) for other in subjects[1:])
+
+
+def _groups(runs: Sequence[StudyRun], most: int) -> list[list[StudyRun]]:
+    """Return the runs in groups of one shape, in their order."""
+    shapes: dict[str, list[StudyRun]] = {}
+    for run in runs:
+        config, written = run.config, run.config.to_json()
+        shape = [written["model"], written["task"], config.training.length, config.training.precision]
+        shapes.setdefault(json.dumps(shape), []).append(run)
+    return [group[first : first + most] for group in shapes.values() for first in range(0, len(group), most)]
+
+
+def _named(runs: Sequence[StudyRun]) -> str:
+    return f"{runs[0].arm}, seed {runs[0].config.seed}" if len(runs) == 1 else f"{len(runs)} runs"
+
+
+def _names_of(run: StudyRun) -> dict[str, Any]:
+    config = run.config
+    return {
+        "study": run.study, "task": run.task, "arm": run.arm, "seed": config.seed,
+        "training": "joint" if config.delay is None else "delayed",
+        "training_length": config.training.length, "config_hash": config.hash,
+    }  # fmt: skip
 
 
 def _kept(out: Path, probe: Probe) -> list[Probed]:

@@ -4,20 +4,25 @@ A row has the names of its run (study, task, arm, seed, training length), the ha
 of the probe, followed by the columns of the probe's table.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from latebloom.errors import ResultsError
+from latebloom.errors import LatebloomError, ResultsError
 from latebloom.probes.table import Column, Table
 from latebloom.reading import read_plain
+from latebloom.results.file import RESULTS_FILE
+from latebloom.results.record import RunRecord
 
 if TYPE_CHECKING:
     import polars
 
 FORMAT = "1"
+FOLDER = "probes"
+"""Where the results of a study's or a run's probes are, in its folder."""
 MARK, NAME = "latebloom_probe_format", "latebloom_probe"
 """Metadata: the format of the file, and the name of the probe."""
 TEXTS = ("study", "task", "arm", "training", "config_hash", "settings")
@@ -65,6 +70,67 @@ def write_probe(path: Path, name: str, columns: Sequence[Column], runs: Sequence
         write_file(path, content.getvalue())
     except OSError as error:
         raise ResultsError(f"probe: {path} cannot be written ({error.strerror})") from None
+
+
+def split_paths(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the paths of results and runs, and the files of probes: those that are named, by themselves or by their
+    folder, and those in the folder `probes` of a study or run."""
+    rest: list[Path] = []
+    named: list[Path] = []
+    for path in paths:
+        is_folder = path.is_dir() and not any((path / name).exists() for name in (RESULTS_FILE, "config.json"))
+        own = sorted(path.glob("*.parquet")) if is_folder else [path] if path.is_file() else []
+        found = [file for file in own if _is_probe_file(file)]
+        rest += [] if found else [path]
+        named += found or [file for file in sorted((path / FOLDER).glob("*.parquet")) if _is_probe_file(file)]
+    return rest, list({file.resolve(): file for file in named}.values())
+
+
+def read_probes(files: Sequence[Path]) -> dict[str, list[Probed]]:
+    """Return the tables in files of probes, by probe; a probe that is not known here is left out."""
+    if not files:
+        return {}
+    from latebloom.probes import load_probes
+    from latebloom.probes.probe import Probe
+
+    load_probes()
+    columns = {name: probe.columns for name, probe in Probe.choices().items()}
+    tables: dict[str, list[Probed]] = {}
+    for file in files:
+        if _metadata(file).get(NAME) not in columns:
+            continue
+        name, found = read_probe(file, columns)
+        known = {one.config_hash for one in tables.get(name, ())}
+        if twice := [one for one in found if one.config_hash in known]:
+            raise ResultsError(
+                f"probe: {twice[0].arm}, seed {twice[0].seed} is in {file} and in another file of {name}"
+            )
+        tables.setdefault(name, []).extend(found)
+    return tables
+
+
+def state_answer(run: RunRecord) -> str | None:
+    """Return the answer of a run's task that needs state tracking; None if there is none, or the task is not known."""
+    from latebloom.config import config_from
+
+    try:
+        return config_from(json.loads(run.config)).task.state_answer
+    except (LatebloomError, ValueError):
+        return None
+
+
+def _is_probe_file(path: Path) -> bool:
+    return MARK in _metadata(path)
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    """Return the metadata of a parquet file; none of other files."""
+    import polars as pl
+
+    try:
+        return pl.read_parquet_metadata(BytesIO(read_plain(path, follow=True)))
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return {}
 
 
 def read_probe(path: Path, columns: Mapping[str, Sequence[Column]]) -> tuple[str, list[Probed]]:

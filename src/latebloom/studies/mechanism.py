@@ -1,7 +1,7 @@
 """The study `mechanism`: why delayed attention helps, with the gradients recorded while the runs train.
 
 The arms are joint training and DAT as the study `paper` tunes them, on the composite task and on modular sum alone,
-where nothing is to be recalled. `latebloom probe FOLDER` then probes every run and writes the shortcut report.
+where nothing is to be recalled. The runs are probed at the end, and the report has the verdicts.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def mechanism(scale: Scale) -> Plan:
     size = SIZES[scale]
     alone = replace(size, steps=size.steps // 2)
     arms = [*_arms(size, composite()), *_arms(alone, ModularSum())]
-    return Plan(arms, range(size.seeds), **held_out(size), finalists=2 if scale == "tiny" else 3)
+    return Plan(arms, range(size.seeds), **held_out(size), finalists=2 if scale == "tiny" else 3, probed=True)
 
 
 def _arms(size: Size, task: Task) -> list[Arm]:

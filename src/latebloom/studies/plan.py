@@ -104,6 +104,8 @@ class Plan:
     """Rounds of tuning that may stop runs early, instead of `tuning_seeds`, `second_round` and `finalists`."""
     hypotheses: Sequence[Hypothesis] = ()
     """What is expected, with the comparisons that decide it; the report prints them beside what was seen."""
+    probed: bool = False
+    """Whether the runs of the arms are probed at the end, so that the report says what attention does in them."""
     speed: float = SPEED
     """The steps per second, summed over stacked runs, for which the cost in GPU minutes is stated."""
 
