@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
 
 from latebloom.config import RunConfig, with_overrides
 from latebloom.errors import ConfigError, require
-from latebloom.results.settings import flat
 from latebloom.results.stated import BestOf
 
 
@@ -27,7 +27,7 @@ class Axis:
 
     def value(self, config: RunConfig) -> float:
         """Return the value of a choice."""
-        return dict(flat(config.to_json()))[self.fields[-1]]
+        return reduce(getattr, self.fields[-1].split("."), config)
 
     def put(self, config: RunConfig, value: float) -> RunConfig:
         """Return a choice with another value."""
@@ -39,7 +39,8 @@ class Axis:
         if not self.fields or not choices:
             raise ConfigError(f"{field}: it needs fields, and choices whose range it extends")
         for name in self.fields:
-            if any(type(dict(flat(one.to_json())).get(name)) not in (int, float) for one in choices):
+            found = (reduce(lambda part, key: getattr(part, key, None), name.split("."), one) for one in choices)
+            if any(type(value) not in (int, float) for value in found):
                 raise ConfigError(f"{field}: {name} is not a number in every choice")
         values = [self.value(one) for one in choices]
         for side, found, row in (
