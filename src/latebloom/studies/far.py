@@ -35,7 +35,7 @@ MORE_RATES = (1.5e-3, 2e-3, 3e-3, 4e-3, 6e-3, 8e-3, 1.2e-2, 2.4e-2)
 """For the plain form, which has fewer other settings, so that all arms have sixteen."""
 TO_256 = (1, 3, 16, 32, 64, 100, 256)
 FAR: dict[Scale, Size] = {
-    "tiny": replace(SIZES["tiny"], steps=20, tuning_seeds=1, multiples=(1, 3, 16), rates=RATES[1:3]),
+    "tiny": replace(SIZES["tiny"], steps=20, tuning_seeds=1, second_round=0, multiples=(1, 3, 16), rates=RATES[1:3]),
     "paper": replace(SIZES["paper"], seeds=100, multiples=(1, 2, 3, 4, 8, 16), rates=RATES),
     "large": replace(SIZES["large"], seeds=100, multiples=(1, 2, 3, 4, 8, 16), rates=(5e-4, 1e-3, 2e-3, 4e-3)),
 }

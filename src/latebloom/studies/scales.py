@@ -102,8 +102,9 @@ FURTHER = (2.0, 4.0)
 
 
 def rate_axis(rates: Sequence[float]) -> Axis | None:
-    """Return the range of learning rates, with further ones on either side; None for a single rate."""
-    if len(rates) < 2:
+    """Return the range of learning rates, with further ones on either side; None for fewer than three rates, of which
+    one is always at an end."""
+    if len(rates) < 3:
         return None
     return Axis(
         fields=("training.delayed.learning_rate", "training.full.learning_rate"),
