@@ -162,6 +162,25 @@ def test_many_seeds_and_a_study(config_file, capsys, monkeypatch):
     assert {path.name for path in Path().iterdir()} <= {"tiny.json", "mine.py", "__pycache__"}
 
 
+def test_a_plan_says_what_tuning_takes_at_most_and_how_many_seeds_it_shows_are_needed(config_file, capsys, monkeypatch):
+    Path("mine.py").write_text(
+        "from latebloom import load_config\nfrom latebloom.config import with_overrides\n"
+        "from latebloom.studies.plan import Arm, Axis, Plan, Round, study\n"
+        "tiny = load_config('tiny.json')\n"
+        "@study('mine')\ndef mine(scale):\n"
+        "    choices = [with_overrides(tiny, [f'training.full.learning_rate={rate}']) for rate in (1e-3, 2e-3)]\n"
+        "    axis = Axis(fields=('training.full.learning_rate',), above=(4e-3,))\n"
+        "    rounds = [Round(seeds=(7, 8), share=0.5), Round()]\n"
+        "    return Plan([Arm('a', tiny, tuple(choices), axis=axis)], seeds=range(5), rounds=rounds)\n"
+    )
+    monkeypatch.setattr("latebloom.dry_run.needed_seeds", lambda plan, folder: f"{plan.run_count} of {folder}")
+    dry_run("study", "mine.py")
+    printed = capsys.readouterr().out
+    assert "Tuning: 72 of these steps, instead of 96 for all choices on all tuning seeds" in printed
+    assert "Tuning: at most 144 steps, if no setting is above chance" in printed  # 2 x 2 x 24, and 2 x 24 beyond
+    assert "Seeds: 5 of studies/mine-paper" in printed
+
+
 def test_the_estimate_adds_up_steps_and_tests(tiny, tmp_path, monkeypatch):
     """A step of the delay takes 1 second, one after it 10, and a token of a test a millionth of one."""
     monkeypatch.setattr(Estimator, "_step", lambda self, trainer, configs: 1.0 if configs[0].delay else 10.0)
@@ -178,6 +197,10 @@ def test_the_estimate_adds_up_steps_and_tests(tiny, tmp_path, monkeypatch):
     assert Estimator(CPU).seconds(runs, tmp_path, paused) == pytest.approx(132 + 2 * 60, abs=0.1)
     slower = replace(tiny, training=replace(tiny.training, recurrence_factor=0.3))  # differs after the switch
     assert Estimator(CPU).seconds({"a": tiny, "b": slower}, tmp_path) == pytest.approx(132 + 120, abs=0.1)
+    probed = replace(tiny, training=replace(tiny.training, probe_every=5))  # at steps 5, 10, 15 and 20
+    assert Estimator(CPU)._measure_probe([probed]) > 0
+    monkeypatch.setattr(Estimator, "_measure_probe", lambda self, configs: 7.0)
+    assert Estimator(CPU).seconds({"": probed}, tmp_path) == pytest.approx(132 + 4 * 7, abs=0.1)
     (tmp_path / "a" / "checkpoints").mkdir(parents=True)
     save_checkpoint(tmp_path / "a" / "checkpoints", {}, {"step": 14}, tiny.hash)
     assert Estimator(CPU).seconds({"a": tiny}, tmp_path) == pytest.approx(10 * 10, abs=0.1)

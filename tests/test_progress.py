@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from latebloom.engine.outcome import Progress
+from latebloom.engine.pause import Stop
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.result import Evaluation
 from latebloom.progress import RunProgress
@@ -162,6 +163,30 @@ def test_one_bar_goes_through_all_rounds_and_the_time_left_is_that_of_the_whole_
     assert final == "8 runs: 2 done, 0 running, about 0:01:00 left, the runs to report"
     assert last.startswith("8 runs: 3 done, 0 running, about 0:00:50 left, the runs to report")
     assert last.endswith("90% at 3x: composite/joint")  # what the choice was among is over
+
+
+def test_the_time_left_goes_on_from_round_to_round(log, clock, of, tmp_path):
+    """Four choices for 20 of 60 steps, two of them to the end, and four runs to report: 400 steps at two a second."""
+    bar, lines = log
+    choices = [f"tuning/composite/dat/choice-{k}/seed-9" for k in range(4)]
+    bar.stage = Stage("first of two rounds", [STEPS] * 4, going_on=2 * 40)
+    bar.expect(of(choices), tmp_path, dict.fromkeys(choices, Stop(20)))
+    for name in choices:
+        begin(tmp_path / name)
+        clock[0] += 10.0
+        bar.show(name, Progress(20, STEPS, "paused", tested=1.0))
+    assert "about 0:02:40 left" in lines()[-1]
+    bar.stage = Stage("second round", [STEPS] * 4)
+    bar.expect(of(choices[:2]), tmp_path)
+    assert lines()[-1] == "8 runs: 2 done, 0 running, about 0:02:40 left, second round"
+    share = bar._bars.tasks[0].completed
+    for name in choices[:2]:
+        bar.show(name, Progress(20, STEPS, "full"))  # what they bring from their checkpoints is not counted twice
+    assert bar._bars.tasks[0].completed == share == pytest.approx(8 * 80 / 400)
+    for name in choices[:2]:
+        clock[0] += 20.0
+        bar.show(name, done(0.5))
+    assert "4 done, 0 running, about 0:02:00 left" in lines()[-1]
 
 
 def test_fewer_runs_than_were_planned_may_follow(log, of, tmp_path):

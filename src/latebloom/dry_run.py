@@ -29,6 +29,7 @@ from latebloom.studies.local import usable_cores
 from latebloom.studies.plan import Plan, describe_cost
 from latebloom.studies.rounds import planned_stages
 from latebloom.studies.stacks import Stops, unfinished
+from latebloom.study import needed_seeds
 from latebloom.tasks.contract import check_own_task
 
 EXAMPLE_LENGTH = 6
@@ -164,10 +165,18 @@ def show_study(title: str, plan: Plan, folder: Path, *, device: str | None, work
         tuned = steps - sum(plan.reported_steps)
         grid = f"{tuned + plan.saved_by_rounds:,} for all choices on all tuning seeds"
         say(console, f"Tuning: {tuned:,} of these steps, instead of {grid}")
+    if plan.most_tuning_steps > sum(plan.tuning_steps()[0]) + plan.tuning_steps()[1]:
+        say(
+            console,
+            f"Tuning: at most {plan.most_tuning_steps:,} steps, if no setting is above chance before the last round "
+            "and every range is extended as far as it can be",
+        )
     if shared := saved_by_sharing(plan):
         say(console, f"Shared beginnings: {shared:,} of these steps are trained only once, for several runs")
     if cost := describe_cost(plan):
         say(console, f"Cost: {cost}")
+    if note := needed_seeds(plan, folder):
+        say(console, f"Seeds: {note}")
     say(console, describe_folders(folder, runs))
     left = [(unfinished(stage, folder, stops), stops) for stage, stops in stages]
     _show_time(console, Estimator(chosen, workers or usable_cores()), left, folder)

@@ -1,9 +1,8 @@
 """About how long runs take on this machine, from a few measured steps and tests. Nothing is kept or written."""
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import mean, median
 
@@ -25,6 +24,8 @@ SECONDS = 2.0
 """How long the steps of a phase are measured; the first half of them does not count."""
 SHORTEST = 0.3
 """How long they are measured at least, where there are many kinds of runs."""
+PROBES = 3
+"""How often interference is measured."""
 TEST_SEQUENCES = 64
 """Sequences per length in the measurement of a test on a CPU."""
 
@@ -95,24 +96,39 @@ class Estimator:
             total += (switch - done) * self._measure(configs, holding=True)[0]
         check = CHECK_SEQUENCES * sum(map(config.task.token_count, config.watched_lengths))
         test = config.evaluation.sequences * sum(map(config.task.token_count, config.test_lengths))
+        if every := config.training.probe_every:
+            total += self._measure_probe(configs) * (steps // every - done // every)
         return total + token * (check * ((steps - done) // config.training.check_every) + test)
 
     def _measure(self, configs: list[RunConfig], *, holding: bool) -> tuple[float, float]:
         """Return the seconds of a step, during the delay or after it, and of a tested token."""
         kind = _kind(configs, holding)
         if kind not in self._measured:
-            chosen = configs if holding else [replace(config, delay=None) for config in configs]
-            with ExitStack() as as_in_training:
-                as_in_training.callback(torch.set_num_threads, torch.get_num_threads())
-                if self.workers is not None:
-                    torch.set_num_threads(1)
-                as_in_training.enter_context(preserve_torch_state(self.device))
-                as_in_training.enter_context(precision(chosen[0].training.precision))
-                if self.device.type == "cpu":
-                    as_in_training.enter_context(keep_freed_memory())
-                trainer = Trainer(chosen, self.device)
+            chosen = configs if holding else [config.jointly() for config in configs]
+            with self._as_in_training(chosen) as trainer:
                 self._measured[kind] = self._step(trainer, chosen), 0.0 if holding else self._token(trainer, chosen[0])
         return self._measured[kind]
+
+    def _measure_probe(self, configs: list[RunConfig]) -> float:
+        """Return the seconds of a measurement of interference; the first one, which may be captured, does not count."""
+        kind = _kind(configs, False), "probe"
+        if kind not in self._measured:
+            with self._as_in_training([config.jointly() for config in configs]) as trainer:
+                self._measured[kind] = min(self._time(trainer.interference) for _ in range(PROBES)), 0.0
+        return self._measured[kind][0]
+
+    @contextmanager
+    def _as_in_training(self, configs: list[RunConfig]) -> Iterator[Trainer]:
+        """Yield a trainer, with the threads and the precision of training; leave the process as it was."""
+        with ExitStack() as before:
+            before.callback(torch.set_num_threads, torch.get_num_threads())
+            if self.workers is not None:
+                torch.set_num_threads(1)
+            before.enter_context(preserve_torch_state(self.device))
+            before.enter_context(precision(configs[0].training.precision))
+            if self.device.type == "cpu":
+                before.enter_context(keep_freed_memory())
+            yield Trainer(configs, self.device)
 
     def _step(self, trainer: Trainer, configs: list[RunConfig]) -> float:
         """Return the median seconds of a step before the first switch."""

@@ -62,6 +62,13 @@ class _Run:
     """The share that was done earlier, which says nothing of the pace; None until a continued run reports it."""
     steps: int
     """The step up to which it is trained: its last one, or that of a pause."""
+    start: int = 0
+    """The step at which a round of tuning before this one has paused it."""
+
+    @property
+    def size(self) -> int:
+        """The steps that it is trained for from there on."""
+        return self.steps - self.start
 
     @property
     def is_over(self) -> bool:
@@ -80,7 +87,8 @@ class _Run:
         if self.seen is None or self.has_failed:
             return float(self.has_failed)
         tested = self.seen.tested if self.seen.phase != "paused" or self.is_over else 0.0
-        return (1 - TESTING_SHARE) * min(1.0, self.seen.step / self.steps) + TESTING_SHARE * tested
+        trained = min(1.0, max(0, self.seen.step - self.start) / self.size)
+        return (1 - TESTING_SHARE) * trained + TESTING_SHARE * tested
 
 
 class RunProgress:
@@ -95,6 +103,8 @@ class RunProgress:
         self.stage = Stage("")
         """The purpose of the next set of runs."""
         self._runs: dict[str, _Run] = {}
+        self._earlier: list[_Run] = []
+        """What runs did in rounds of tuning before the current one, after which they went on."""
         self._bars = _BarWithLines(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=20 if self.console.width >= WIDE else 6),
@@ -126,7 +136,12 @@ class RunProgress:
             stop = stops.get(name)
             if seen is None and place and stop is not None and has_reached(place, stop):
                 seen = Seen(stop.step, config.training.steps, "paused", tested=1.0)
-            run = self._runs[name] = _Run(config, seen, None, config.training.steps if stop is None else stop.step)
+            run = _Run(config, seen, None, config.training.steps if stop is None else stop.step)
+            before = self._runs.get(name)
+            if before is not None and before.is_over and before.steps < run.steps:
+                self._earlier.append(before)
+                run.start = before.steps
+            self._runs[name] = run
             if run.seen is not None or place is None or not place.config_file.exists():
                 run.share_before = run.share
         self._logged.clear()
@@ -166,8 +181,9 @@ class RunProgress:
         left = ", ".join(filter(None, (self._time_left(), stage)))
         self._bars.lines = tuple(filter(None, (left, *details)))
         runs = f"{total} run{'s' * (total > 1)}"
-        work = sum(run.steps for run in self._runs.values()) + sum(self.stage.later) + self.stage.going_on
-        share = sum(run.steps * run.share for run in self._runs.values()) / max(1, work)
+        parts = [*self._runs.values(), *self._earlier]
+        work = sum(run.size for run in parts) + sum(self.stage.later) + self.stage.going_on
+        share = sum(run.size * run.share for run in parts) / max(1, work)
         self._bars.update(self._bar, description=runs, total=float(total), completed=total * share, stand=stand)
         # The log has a line where a stage begins, at each tenth of the work, and at the end. Of a few runs it has one
         # for each phase, and none before the first report, so that an early error stands alone.
@@ -180,9 +196,9 @@ class RunProgress:
 
     def _time_left(self) -> str:
         """Return the time left at the pace so far, or nothing if it is not known yet; failed runs do not count."""
-        going_on = [run for run in self._runs.values() if not run.has_failed]
-        here = sum(run.steps * (run.share - (run.share_before or 0.0)) for run in going_on)
-        to_do = sum(self.stage.later) + self.stage.going_on + sum(run.steps * (1 - run.share) for run in going_on)
+        going_on = [run for run in (*self._runs.values(), *self._earlier) if not run.has_failed]
+        here = sum(run.size * (run.share - (run.share_before or 0.0)) for run in going_on)
+        to_do = sum(self.stage.later) + self.stage.going_on + sum(run.size * (1 - run.share) for run in going_on)
         if to_do <= 0 or here <= ENOUGH_TO_TELL * (here + to_do):
             return ""
         return f"about {timedelta(seconds=round(to_do * (time.monotonic() - self._began) / here))} left"

@@ -143,7 +143,9 @@ def train_plan(
 
         def announce(stage: Stage) -> None:
             bar.stage = stage if plan.tuning_count else Stage("")
-            if plan.tuning_count and not stage.later and (note := _needed_seeds(plan, out)):
+            if stage.note:
+                say(bar.console, f"Note: {stage.note}.")
+            if plan.tuning_count and not stage.later and (note := needed_seeds(plan, out)):
                 say(bar.console, f"Note: {note}.")
 
         def runner(configs: Configs, folder: Path, stops: Stops = NO_STOPS) -> dict[str, str]:
@@ -233,10 +235,11 @@ def _too_few(plan: Plan) -> str:
     )
 
 
-def _needed_seeds(plan: Plan, out: Path) -> str:
-    """Say how many seeds the reported runs need, from those of the tuning, which have just ended."""
+def needed_seeds(plan: Plan, out: Path) -> str:
+    """Say how many seeds the reported runs need, from those of the tuning; empty if that has not ended."""
     chosen = {(one["task"], one["arm"]): one["chosen"] for one in _read_choices(out / "choices.json")}
-    return seeds_note(read_results([out / TUNING_FILE]), chosen, len(plan.seeds))
+    planned = {(arm.task, arm.name): len(plan.seeds_of(arm)) for arm in plan.arms}
+    return seeds_note(read_results([out / TUNING_FILE]), chosen, planned) if chosen else ""
 
 
 def _read_choices(file: Path) -> list[dict[str, Any]]:

@@ -70,18 +70,20 @@ def tune(plan: Plan, out: Path) -> dict[str, Any]:
     outcome = execute("tuning", plan, out, train_in_turn)
     begun, going_on = plan.tuning_steps()
     reported = read_results([outcome.results])
-    arms = {}
+    arms, trained = {}, 0
     for entry in json.loads((out / "choices.json").read_text()):
+        trained += sum(one.get("steps", STEPS) * one["seeds"] for one in entry["choices"])
         beyond = [one.evaluation.mean_beyond for one in reported if one.arm == entry["arm"] and one.evaluation]
         arms[entry["arm"]] = {
             "chosen": entry["chosen"],
             "changes": entry["choices"][entry["chosen"]]["changes"],
+            "rounds_ranked_by": [one["ranked_by"] for one in entry["choices"][entry["chosen"]].get("rounds", ())],
             "steps_of_choices": [one.get("steps", STEPS) for one in entry["choices"]],
             "scores_of_choices": [round(one["accuracy_beyond"], 4) for one in entry["choices"]],
             "reported": [round(one, 4) for one in beyond],
             "reported_mean": round(mean(beyond), 4),
         }
-    return {"tuning_seed_steps": sum(begun) + going_on, "arms": arms}
+    return {"tuning_seed_steps": trained, "planned_seed_steps": sum(begun) + going_on, "arms": arms}
 
 
 def main() -> None:

@@ -53,14 +53,15 @@ class Evaluation:
     @property
     def mean_beyond(self) -> float:
         """Mean accuracy over the tested lengths beyond the training length, or over all if there is none."""
-        return mean(self.accuracy(length) for length in self._beyond)
+        return mean(self.accuracy(length) for length in self.lengths_beyond)
 
     def mean_beyond_of(self, answers: Sequence[str]) -> float:
         """Return the mean accuracy of the worst of some named answers at each length beyond the training length."""
-        return mean(min(self.accuracy(length, name) for name in answers) for length in self._beyond)
+        return mean(min(self.accuracy(length, name) for name in answers) for length in self.lengths_beyond)
 
     @property
-    def _beyond(self) -> list[int]:
+    def lengths_beyond(self) -> list[int]:
+        """The tested lengths beyond the training length, or all if there is none."""
         return [length for length in self.lengths if length > self.training_length] or self.lengths
 
     @property

@@ -50,10 +50,13 @@ def power_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table | None:
     )
 
 
-def seeds_note(tuning: Sequence[RunRecord], chosen: Mapping[tuple[str, str], int], planned: int) -> str:
+def seeds_note(
+    tuning: Sequence[RunRecord], chosen: Mapping[tuple[str, str], int], planned: Mapping[tuple[str, str], int]
+) -> str:
     """Say how many seeds it takes to tell 5 points apart at three times the training length, from the tuning runs.
 
-    `chosen` has the number of the chosen setting by task and arm. Empty if no arm has two tuning seeds.
+    `chosen` has the number of the chosen setting by task and arm, and `planned` the number of its seeds. Empty if no
+    arm has two tuning seeds.
     """
     needed = {}
     for (task, arm), number in chosen.items():
@@ -63,13 +66,14 @@ def seeds_note(tuning: Sequence[RunRecord], chosen: Mapping[tuple[str, str], int
             needed[task, arm] = seeds_needed(stdev(values))
     if not needed:
         return ""
-    more = sorted(((count, *names) for names, count in needed.items() if count > planned), reverse=True)
+    counts = " or ".join(map(str, sorted({planned[names] for names in needed})))
+    more = sorted(((count, *names) for names, count in needed.items() if count > planned[names]), reverse=True)
     if not more:
-        return f"by the spread over tuning seeds, the {planned} planned seeds can tell {100 * POINTS:g} points apart"
+        return f"by the spread over tuning seeds, the {counts} planned seeds can tell {100 * POINTS:g} points apart"
     told = join_words([f"about {count:,} for {arm} on {task}" for count, task, arm in more[:MOST_TOLD]])
     rest = f", and more than planned for {len(more) - MOST_TOLD} other arms" if len(more) > MOST_TOLD else ""
     return (
-        f"by the spread over tuning seeds, telling {100 * POINTS:g} points apart takes more seeds than the {planned} "
+        f"by the spread over tuning seeds, telling {100 * POINTS:g} points apart takes more seeds than the {counts} "
         f"planned: {told}{rest}"
     )
 

@@ -73,6 +73,8 @@ def _describe(name: str, plan: Plan) -> dict[str, Any]:
         "arms": [
             {"task": arm.task, "arm": arm.name, "config": arm.config.hash, "choices": [c.hash for c in arm.choices]}
             | ({"seeds": list(arm.seeds)} if arm.seeds else {})
+            # As it will be read again, with lists for tuples.
+            | ({"axis": json.loads(json.dumps(asdict(arm.axis)))} if arm.axis else {})
             for arm in plan.arms
         ],
     }

@@ -17,7 +17,8 @@ from latebloom.studies.scales import (
     base_config,
     delayed,
     fresh_seeds,
-    held_out,
+    halving,
+    rate_axis,
     with_state_noise,
 )
 from latebloom.tasks import ConditionalMQAR, CoupledKey, CoupledValue, ParityRecall, Recall, StateBasedRecall, Task
@@ -36,14 +37,16 @@ CONTROL = "recall"
 SIZES: dict[Scale, Size] = {
     "tiny": replace(PAPER["tiny"], steps=20, tuning_seeds=1, second_round=0, rates=(6e-3,), multiples=(1, 3)),
     "paper": replace(
-        PAPER["paper"], seeds=24, steps=15_000, tuning_seeds=2, second_round=0,
+        PAPER["paper"], seeds=22, steps=15_000, tuning_seeds=2, second_round=1,
         rates=(1.5e-3, 3e-3, 6e-3, 1.2e-2), multiples=(1, 2, 3, 4, 8), sequences=512,
     ),
     "large": replace(
-        PAPER["large"], seeds=24, steps=30_000, tuning_seeds=2, second_round=0,
+        PAPER["large"], seeds=24, steps=30_000, tuning_seeds=2, second_round=1,
         rates=(5e-4, 1e-3, 2e-3, 4e-3), multiples=(1, 2, 3, 4, 8), sequences=512,
     ),
 }  # fmt: skip
+ROUNDS = {0.3: 3, 0.75: 2}
+"""The second round of tuning ends after the latest switch, at 0.7 of the steps."""
 SPEED = 6_500.0
 """For about 38 tokens, interpolated from docs/performance.md."""
 
@@ -58,7 +61,7 @@ def coupling(scale: Scale) -> Plan:
     return Plan(
         arms,
         fresh_seeds(size.seeds),
-        tuning_seeds=held_out(size)["tuning_seeds"],
+        rounds=halving(size, {0.5: 1} if scale == "tiny" else ROUNDS),
         hypotheses=_hypotheses(),
         speed=SPEED,
     )
@@ -79,7 +82,7 @@ def _arms(size: Size, group: str, task: Task) -> list[Arm]:
 def _arm(size: Size, name: str, run: RunConfig, group: str, control: bool = False) -> Arm:
     against = {"joint": (), "dat": ("joint",)}.get(name, ("dat",))
     choices = tuple(at_rate(run, rate) for rate in size.rates)
-    return Arm(name, run, choices, group=group, against=against, control=control)
+    return Arm(name, run, choices, group=group, against=against, control=control, axis=rate_axis(size.rates))
 
 
 def _hypotheses() -> list[Hypothesis]:

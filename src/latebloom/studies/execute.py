@@ -18,13 +18,16 @@ from latebloom.results.collect import StudyRun, collect, collected_before
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, write_results
 from latebloom.results.settings import changes, flat
 from latebloom.studies.claim import claimed, places
-from latebloom.studies.plan import Arm, Plan, Stage
-from latebloom.studies.rounds import Tuning, purpose_of, tunings
+from latebloom.studies.plan import Plan, Stage
+from latebloom.studies.ranges import describe_ends, extend_ranges
+from latebloom.studies.rounds import Tuning, describe_chance, purpose_of, tunings
 from latebloom.studies.stacks import NO_STOPS, Stops
 
 Runner = Callable[..., dict[str, str]]
 """Trains every configuration in `folder/name` that is not finished, called with (configurations, folder) and, if runs
 pause in a round of tuning, with their `Stops` too; returns the reason for each run that failed."""
+
+EXTENDING = "choosing settings, beyond the range of an arm whose best one is at its end"
 
 
 @dataclass(frozen=True)
@@ -49,20 +52,31 @@ def execute(
         failures, seconds = dict[str, str](), 0.0
         tuned, tried = tunings(name, plan, out), dict[Path, StudyRun]()
         final_places = {(arm.task, arm.name): place for arm, place in places(plan, out)}
+        note = ""
+
+        def train_tuning(runs: list[StudyRun], stops: Stops) -> float:
+            tried.update({run.folder: run for run in runs})
+            return _train(runs, out, runner, out / TUNING_FILE, failures, list(tried.values()), stops)
+
         for number, one in enumerate(plan.tuning if tuned else ()):
             runs = [run for tuning in tuned for run in tuning.begin(one)]
-            begins, going_on = plan.tuning_steps(after=number + 1)
+            left = {(tuning.arm.task, tuning.arm.name): len(tuning.left) for tuning in tuned}
+            begins, going_on = plan.tuning_steps(number + 1, left)
             later = [*begins, *plan.reported_steps]
-            announce(Stage(purpose_of(plan.tuning, number), later, _choice_labels(plan, out), going_on))
-            tried |= {run.folder: run for run, _ in runs}
+            announce(Stage(purpose_of(plan.tuning, number), later, _choice_labels(tuned, out), going_on, note))
             stops = {_within(run.folder, out): stop for run, stop in runs if stop is not None}
-            several = [run for run, _ in runs]
-            seconds += _train(several, out, runner, out / TUNING_FILE, failures, list(tried.values()), stops)
+            seconds += train_tuning([run for run, _ in runs], stops)
             for tuning in tuned:
                 place = final_places[tuning.arm.task, tuning.arm.name]
-                tuning.end(one, _begun_choice(tuning.arm, place, plan))
+                tuning.end(one, _begun_choice(tuning, place, plan))
+            note = describe_chance(tuned)
+        while runs := extend_ranges(tuned):
+            announce(Stage(EXTENDING, plan.reported_steps, _choice_labels(tuned, out)))
+            seconds += train_tuning(runs, NO_STOPS)
+            for tuning in tuned:
+                tuning.rank_added()
         runs = _final_runs(name, plan, out, tuned, failures)
-        announce(Stage("the runs to report"))
+        announce(Stage("the runs to report", note=describe_ends(tuned)))
         seconds += _train(runs, out, runner, out / RESULTS_FILE, failures, runs)
         return StudyOutcome(out / RESULTS_FILE, failures, seconds)
 
@@ -104,15 +118,15 @@ def _within(folder: Path, out: Path) -> str:
     return folder.relative_to(out).as_posix()
 
 
-def _choice_labels(plan: Plan, out: Path) -> dict[str, str]:
+def _choice_labels(tuned: Sequence[Tuning], out: Path) -> dict[str, str]:
     """Return a label for the folder of each choice: the arm, and the fields in which its choices differ."""
     names = {}
-    for arm, place in places(plan, out / "tuning"):
-        fields = {name for choice in arm.choices for name in changes(arm.choices[0], choice)}
-        for k, choice in enumerate(arm.choices):
+    for one in tuned:
+        fields = {name for choice in one.choices for name in changes(one.choices[0], choice)}
+        for k, choice in enumerate(one.choices):
             settings = {name: value for name, value in flat(choice.to_json()) if name in fields}
-            group = _within(place / f"choice-{k}", out)
-            names[group] = f"{_within(place, out / 'tuning')} {_short_settings(settings)}"
+            group = _within(one.place / f"choice-{k}", out)
+            names[group] = f"{_within(one.place, out / 'tuning')} {_short_settings(settings)}"
     return names
 
 
@@ -140,9 +154,9 @@ def _final_runs(name: str, plan: Plan, out: Path, tuned: Sequence[Tuning], failu
                 raise LatebloomError(
                     f"every choice{which} of arm {arm.name} on {arm.task} failed: {'; '.join(reasons)}"
                 )
-            begun = _begun_choice(arm, place, plan)
+            begun = _begun_choice(tuning, place, plan)
             chosen = best[0] if begun is None else begun
-            config = arm.choices[chosen]
+            config = tuning.choices[chosen]
             records.append(tuning.describe(chosen, stops_early=any(one.share < 1 for one in plan.tuning)))
         runs += [
             StudyRun(
@@ -161,11 +175,12 @@ def _final_runs(name: str, plan: Plan, out: Path, tuned: Sequence[Tuning], failu
     return runs
 
 
-def _begun_choice(arm: Arm, place: Path, plan: Plan) -> int | None:
+def _begun_choice(tuning: Tuning, place: Path, plan: Plan) -> int | None:
     """Return the choice of the runs that have begun, which stays even if another one is better now; or None."""
-    for seed in plan.seeds_of(arm):
+    for seed in plan.seeds_of(tuning.arm):
         folder = RunFolder(place / f"seed-{seed}")
         if folder.config_file.exists():
             found = folder.read_config().hash
-            return next((k for k, choice in enumerate(arm.choices) if replace(choice, seed=seed).hash == found), None)
+            known = (k for k, choice in enumerate(tuning.choices) if replace(choice, seed=seed).hash == found)
+            return next(known, None)
     return None

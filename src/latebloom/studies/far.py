@@ -21,7 +21,8 @@ from latebloom.studies.scales import (
     composite,
     delayed,
     fresh_seeds,
-    held_out,
+    halving,
+    rate_axis,
     staged,
     with_attention,
     with_state_noise,
@@ -34,11 +35,13 @@ MORE_RATES = (1.5e-3, 2e-3, 3e-3, 4e-3, 6e-3, 8e-3, 1.2e-2, 2.4e-2)
 """For the plain form, which has fewer other settings, so that all arms have sixteen."""
 TO_256 = (1, 3, 16, 32, 64, 100, 256)
 FAR: dict[Scale, Size] = {
-    "tiny": replace(SIZES["tiny"], steps=20, tuning_seeds=1, multiples=(1, 3, 16), rates=RATES[1:3]),
+    "tiny": replace(SIZES["tiny"], steps=20, tuning_seeds=1, second_round=0, multiples=(1, 3, 16), rates=RATES[1:3]),
     "paper": replace(SIZES["paper"], seeds=100, multiples=(1, 2, 3, 4, 8, 16), rates=RATES),
     "large": replace(SIZES["large"], seeds=100, multiples=(1, 2, 3, 4, 8, 16), rates=(5e-4, 1e-3, 2e-3, 4e-3)),
 }
 FAR_SEEDS: dict[Scale, int] = {"tiny": 2, "paper": 20, "large": 20}
+ROUNDS = {0.25: None, 0.65: 3}
+"""The second round of tuning ends well after the switch, at half of the steps."""
 SPEED = 8_500.0
 """Between 9,500 (composite) and about 7,500 (keys of two tokens, 31 tokens on average; docs/performance.md)."""
 
@@ -57,8 +60,7 @@ def far(scale: Scale) -> Plan:
     return Plan(
         arms,
         fresh_seeds(size.seeds),
-        **held_out(size),
-        finalists=1 if scale == "tiny" else 3,
+        rounds=halving(size, {0.5: 1} if scale == "tiny" else ROUNDS),
         hypotheses=_hypotheses(scale),
         speed=SPEED,
     )
@@ -75,7 +77,15 @@ def _arms(size: Size, task: Task, group: str, seeds: Sequence[int] = ()) -> list
         "dat (tuned)": _grid(size, staged(run)),
     }
     return [
-        Arm(name, choices[0], tuple(choices), group=group, seeds=seeds, against=() if name == "joint" else "joint")
+        Arm(
+            name,
+            choices[0],
+            tuple(choices),
+            group=group,
+            seeds=seeds,
+            against=() if name == "joint" else "joint",
+            axis=rate_axis(rates if name == "dat (plain)" else size.rates),
+        )
         for name, choices in arms.items()
     ]
 

@@ -18,74 +18,15 @@ from typing import Literal, get_args
 from latebloom.components import Component, define
 from latebloom.config import RunConfig
 from latebloom.errors import ConfigError, require, unknown
-from latebloom.results.stated import BestOf, Hypothesis, Stated
+from latebloom.results.stated import Hypothesis, Stated
+from latebloom.studies.arm import Arm, Axis, Round
 
 Scale = Literal["tiny", "paper", "large"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
+__all__ = ["SCALES", "SPEED", "Arm", "Axis", "Plan", "Round", "Scale", "Stage", "Study", "describe_cost", "study"]
 
 SPEED = 9_500.0
 """Steps per second of 64 stacked runs of width 64 with 25 tokens on an H200 (docs/performance.md)."""
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One arm of a comparison: a configuration, trained with every seed of the study."""
-
-    name: str
-    """Its name in the report, such as joint or dat."""
-    config: RunConfig
-    """The run; the study sets its seed. Choices are described by their differences from it."""
-    choices: tuple[RunConfig, ...] = ()
-    """Configurations of which the best on tuning seeds is trained instead, such as a grid of learning rates."""
-    group: str = ""
-    """Arms of one group are compared with each other; by default the name of the task."""
-    seeds: Sequence[int] = ()
-    """Its own seeds; by default those of the study."""
-    against: str | tuple[str, ...] = ()
-    """The arms of its group that it is compared with, such as one that differs in a single setting. If any arm has this
-    field, only these pairs are compared; fewer comparisons have more power. Otherwise all arms of a group are compared
-    with each other."""
-    folder: str | None = None
-    """The folder of its runs in that of the study; by default TASK/ARM."""
-    control: bool = False
-    """Whether it is a negative control, in which no effect is expected; the report marks it."""
-    cost: float = 1.0
-    """The time of a step in steps of an ordinary arm, for the cost of the study; 2 for a second forward pass."""
-    best_of: BestOf | None = None
-    """A selection among its seeds, which the report shows as an arm of its own."""
-
-    @property
-    def task(self) -> str:
-        return self.group or self.config.task.name
-
-    @property
-    def others(self) -> tuple[str, ...]:
-        """The names of the arms that it is compared with."""
-        return (self.against,) if isinstance(self.against, str) else tuple(self.against)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Round:
-    """A round of tuning: every choice that is left is trained up to a share of its steps, and the best go on.
-
-    A run goes on from where it was, with the schedules of the whole run. Choices are ranked within their arm, by their
-    mean over all held-out seeds so far: see `score_choices`.
-    """
-
-    seeds: Sequence[int] = ()
-    """Held-out seeds that are added to those of the rounds before."""
-    share: float = 1.0
-    """The share of its steps up to which a run is trained; 1 in the last round."""
-    keep: int | None = None
-    """How many choices of each arm go on to the next round; by default the better half."""
-
-    def kept(self, choices: int) -> int:
-        """Return how many of some choices go on."""
-        return min(choices, -(-choices // 2) if self.keep is None else self.keep)
-
-    def stop_step(self, config: RunConfig) -> int:
-        """Return the step up to which a run is trained."""
-        return max(1, round(self.share * config.training.steps))
 
 
 @dataclass(frozen=True)
@@ -139,6 +80,8 @@ class Plan:
         for arm in self.arms:
             if arm.choices and not self.tuning:
                 raise ConfigError(f"arm {arm.name}: choices need tuning_seeds or rounds")
+            if arm.axis is not None:
+                arm.axis.check(arm.name, arm.choices)
         self._check_against()
         for what, kept in held_out:
             if both := sorted({seed for _, seeds in reported for seed in seeds} & set(kept)):
@@ -238,10 +181,19 @@ class Plan:
 
     @property
     def gpu_minutes(self) -> float:
-        """The cost of all runs at `speed`, without their tests."""
+        """The cost of all runs at `speed`, without their tests, if every round drops choices and no range is
+        extended."""
+        return self._minutes(self._tuning_steps_of)
+
+    @property
+    def most_gpu_minutes(self) -> float:
+        """The same if no round that ends early drops a choice, and every range is extended as far as it can be."""
+        return self._minutes(self._most_tuning_steps_of)
+
+    def _minutes(self, tuning_steps: Callable[[Arm], tuple[list[int], int]]) -> float:
         steps = 0.0
         for arm in self.arms:
-            begun, going_on = self._tuning_steps_of(arm)
+            begun, going_on = tuning_steps(arm)
             reported = arm.config.training.steps * len(self.seeds_of(arm))
             steps += arm.cost * (reported + sum(begun) + going_on)
         return steps / self.speed / 60
@@ -282,29 +234,55 @@ class Plan:
         """Return the number of runs for tuning of an arm, if no choice fails."""
         return sum(count * len(one.seeds) for one, count in self._rounds_of(arm))
 
-    def _rounds_of(self, arm: Arm) -> Iterator[tuple[Round, int]]:
-        """Yield each round and the number of choices in it, if none fails."""
-        count = len(arm.choices)
-        for one in self.tuning:
-            yield one, count
-            count = one.kept(count)
+    def _rounds_of(
+        self, arm: Arm, known: tuple[int, int] | None = None, at_chance: bool = False
+    ) -> Iterator[tuple[Round, int]]:
+        """Yield each round and the number of choices in it, if none fails.
 
-    def tuning_steps(self, after: int = 0) -> tuple[list[int], int]:
-        """Return the steps of each run that begins after so many rounds, and the steps of those that go on then."""
-        found = [self._tuning_steps_of(arm, after) for arm in self.arms]
+        The number is `known` of one round, by its index; with `at_chance`, no round that ends early drops a choice.
+        """
+        count = len(arm.choices)
+        for number, one in enumerate(self.tuning):
+            count = known[1] if known is not None and known[0] == number else count
+            yield one, count
+            count = count if at_chance and one.share < 1 else one.kept(count)
+
+    def tuning_steps(self, after: int = 0, left: Mapping[tuple[str, str], int] | None = None) -> tuple[list[int], int]:
+        """Return the steps of each run that begins after so many rounds, and the steps of those that go on then.
+
+        `left` has the number of choices in the last of these rounds by task and arm, if it is known.
+        """
+        found = [self._tuning_steps_of(arm, after, (left or {}).get((arm.task, arm.name))) for arm in self.arms]
         return [steps for begun, _ in found for steps in begun], sum(going_on for _, going_on in found)
 
-    def _tuning_steps_of(self, arm: Arm, after: int = 0) -> tuple[list[int], int]:
+    def _most_tuning_steps_of(self, arm: Arm) -> tuple[list[int], int]:
+        """Return `tuning_steps` of one arm, if no round that ends early drops a choice and its range is extended."""
+        begun, going_on = self._tuning_steps_of(arm, at_chance=True)
+        further = 0 if arm.axis is None else len(arm.axis.below) + len(arm.axis.above)
+        seeds = sum(len(one.seeds) for one in self.tuning)
+        return [*begun, *[arm.config.training.steps] * (further * seeds)], going_on
+
+    def _tuning_steps_of(
+        self, arm: Arm, after: int = 0, left: int | None = None, at_chance: bool = False
+    ) -> tuple[list[int], int]:
         """Return `tuning_steps` of one arm."""
         begun: list[int] = []
         going_on, before, seeds = 0, 0, 0
-        for number, (one, count) in enumerate(self._rounds_of(arm)):
+        known = None if left is None else (after - 1, left)
+        for number, (one, count) in enumerate(self._rounds_of(arm, known, at_chance)):
             until = one.stop_step(arm.config)
             if number >= after:
                 begun += [until] * (count * len(one.seeds))
                 going_on += count * seeds * (until - before)
             before, seeds = until, seeds + len(one.seeds)
         return begun, going_on
+
+    @property
+    def most_tuning_steps(self) -> int:
+        """The most seed-steps that tuning takes: no round that ends early drops a choice, and every range is extended
+        as far as it can be."""
+        found = [self._most_tuning_steps_of(arm) for arm in self.arms]
+        return sum(sum(begun) + going_on for begun, going_on in found)
 
     @property
     def saved_by_rounds(self) -> int:
@@ -326,10 +304,13 @@ def describe_cost(plan: Plan) -> str:
     if minutes < 1:
         return ""
     about = f"{minutes:.0f} GPU minutes" if minutes >= 10 else f"{minutes:.1f} GPU minutes"
-    return (
+    text = (
         f"about {about} for {minutes * 60 * plan.speed:,.0f} steps, at an assumed {plan.speed:,.0f} steps per second "
         "of all stacked runs, without tests"
     )
+    if plan.most_gpu_minutes <= minutes:
+        return text
+    return f"{text}; at most {plan.most_gpu_minutes:.0f} if no round can drop a setting and every range is extended"
 
 
 @dataclass(frozen=True)
@@ -343,6 +324,8 @@ class Stage:
     """Labels for the folders of choices."""
     going_on: int = 0
     """The steps that runs of this stage and of earlier ones go on for after it."""
+    note: str = ""
+    """What the user should know of the choices so far."""
 
 
 class Study(Component, ABC):

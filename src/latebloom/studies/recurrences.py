@@ -24,7 +24,8 @@ from latebloom.studies.scales import (
     base_config,
     composite,
     fresh_seeds,
-    held_out,
+    halving,
+    rate_axis,
     staged,
     with_state_noise,
 )
@@ -45,7 +46,7 @@ SIZES: dict[Scale, Size] = {
         MANY_ARMS["tiny"], steps=6, tuning_seeds=1, second_round=0, rates=(6e-3,), multiples=(1, 3), sequences=16
     ),
     "paper": replace(
-        MANY_ARMS["paper"], seeds=12, steps=8_000, tuning_seeds=1, second_round=0, rates=(2e-3, 5e-3, 1.2e-2),
+        MANY_ARMS["paper"], seeds=12, steps=6_000, tuning_seeds=2, second_round=0, rates=(2e-3, 5e-3, 1.2e-2),
         multiples=(1, 2, 3, 4, 8, 16), sequences=256,
     ),
     "large": replace(
@@ -55,6 +56,8 @@ SIZES: dict[Scale, Size] = {
 }  # fmt: skip
 MORE_RATES = (1e-3, 2e-3, 5e-3, 1.2e-2, 2.4e-2, 4.8e-2)
 """For a recurrence with one initialization, so that all arms have as many settings."""
+ROUNDS = {0.2: None, 0.65: 2}
+"""The second round of tuning ends well after the switch, at half of the steps."""
 SPEED = 4_500.0
 """An assumption: the linear recurrences and M2RNN have no stacked kernel and were not timed on a GPU."""
 
@@ -73,29 +76,40 @@ def recurrences(scale: Scale) -> Plan:
     return Plan(
         arms,
         fresh_seeds(size.seeds),
-        tuning_seeds=held_out(size)["tuning_seeds"],
+        rounds=halving(size, {0.5: 1} if scale == "tiny" else ROUNDS),
         hypotheses=_hypotheses(size, tuple(tasks)),
         speed=SPEED,
     )
 
 
 def _arms(size: Size, group: str, task: Task, name: str, *, is_tiny: bool) -> list[Arm]:
-    """Return a recurrence on a task: alone, trained jointly, with DAT, and with DAT and state noise."""
+    """Return a recurrence on a task: alone, trained jointly and with DAT, each without and with state noise."""
     joint = _choices(size, task, name, hybrid(width=size.width, **ATTENTION), is_tiny)
-    control = name in CONTROLS
-    return [
-        _arm(f"{name}: alone", _choices(size, task, name, lstm(width=size.width), is_tiny), group),
-        _arm(f"{name}: joint", joint, group, f"{name}: alone"),
-        _arm(f"{name}: dat", tuple(map(staged, joint)), group, f"{name}: joint", control=control),
-        _arm(
-            f"{name}: dat (noise)", tuple(with_state_noise(staged(run), size) for run in joint), group, f"{name}: dat",
-            control=control,
-        ),
-    ]  # fmt: skip
-
-
-def _arm(name: str, choices: tuple[RunConfig, ...], group: str, *against: str, control: bool = False) -> Arm:
-    return Arm(name, choices[0], choices, group=group, against=against, control=control)
+    plain = {
+        "alone": _choices(size, task, name, lstm(width=size.width), is_tiny),
+        "joint": joint,
+        "dat": tuple(map(staged, joint)),
+    }
+    arms = []
+    for way, choices in plain.items():
+        noisy = tuple(with_state_noise(run, size) for run in choices)
+        for noise, tried in (("", choices), (" (noise)", noisy)):
+            against = [f"{name}: joint{noise}"] if way == "dat" else []
+            against += [f"{name}: {way}"] if noise and way != "alone" else []
+            arms.append(
+                Arm(
+                    f"{name}: {way}{noise}",
+                    tried[0],
+                    tried,
+                    group=group,
+                    against=tuple(against),
+                    control=way == "dat" and name in CONTROLS,
+                    # The recurrence alone is compared with no other arm, so a third of the seeds suffices.
+                    seeds=fresh_seeds(max(2, size.seeds // 3)) if way == "alone" else (),
+                    axis=rate_axis(sorted({run.training.full.learning_rate for run in tried})),
+                )
+            )
+    return arms
 
 
 def _choices(size: Size, task: Task, name: str, reference: Any, is_tiny: bool) -> tuple[RunConfig, ...]:
@@ -144,8 +158,18 @@ def _hypotheses(size: Size, groups: tuple[str, ...]) -> list[Hypothesis]:
             ],
         ),
         Hypothesis(
-            "Negative control: DAT does not help a recurrence that cannot track the state.",
+            "State noise does not replace the delay: DAT helps nonlinear recurrences that are trained with noise, too.",
+            "it is less than 5 points ahead of joint training with noise at 3x on S3 for one of them.",
+            [gain(name, "S3", "dat (noise)", "joint (noise)") for name in NONLINEAR],
+        ),
+        Hypothesis(
+            "Negative control: DAT does not help a recurrence that cannot track the state, without noise or with it.",
             "it changes the accuracy of one of them at 3x by 5 points or more.",
-            [gain(name, group, equal=True) for group in groups for name in CONTROLS],
+            [
+                gain(name, group, f"dat{noise}", f"joint{noise}", equal=True)
+                for group in groups
+                for name in CONTROLS
+                for noise in ("", " (noise)")
+            ],
         ),
     ]

@@ -23,7 +23,8 @@ from latebloom.studies.scales import (
     composite,
     delayed,
     fresh_seeds,
-    held_out,
+    halving,
+    rate_axis,
     staged,
     with_attention,
     with_training,
@@ -45,14 +46,16 @@ SIZES: dict[Scale, Size] = {
         sequences=16,
     ),
     "paper": replace(
-        MANY_ARMS["paper"], seeds=20, tuning_seeds=2, second_round=0, rates=RATES, noise=0.3,
+        MANY_ARMS["paper"], seeds=20, tuning_seeds=2, second_round=1, rates=RATES, noise=0.3,
         multiples=(1, 2, 3, 4, 8, 16), sequences=512,
     ),
     "large": replace(
-        MANY_ARMS["large"], seeds=20, tuning_seeds=2, second_round=0, rates=(1e-3, 2e-3, 4e-3, 8e-3), noise=0.3,
+        MANY_ARMS["large"], seeds=20, tuning_seeds=2, second_round=1, rates=(1e-3, 2e-3, 4e-3, 8e-3), noise=0.3,
         multiples=(1, 2, 3, 4, 8, 16), sequences=512,
     ),
 }  # fmt: skip
+ROUNDS = {0.3: None, 0.7: None}
+"""The second round of tuning ends well after the switch, at half of the steps."""
 
 
 def _options(size: Size) -> dict[str, Callable[[RunConfig], Forms]]:
@@ -104,7 +107,7 @@ def rivals(scale: Scale) -> Plan:
     return Plan(
         arms,
         fresh_seeds(size.seeds),
-        tuning_seeds=held_out(size)["tuning_seeds"],
+        rounds=halving(size, {0.5: 1} if scale == "tiny" else ROUNDS),
         hypotheses=_hypotheses(size, tuple(tasks)),
     )
 
@@ -148,6 +151,7 @@ def _arm(
         control=control,
         cost=cost,
         best_of=selection,
+        axis=rate_axis(size.rates),
     )
 
 

@@ -1,72 +1,24 @@
-"""Rounds of tuning: which runs a round trains, how its choices are ranked, and which of them go on."""
+"""Rounds of tuning: which runs a round trains, and which choices go on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
+from latebloom.config import RunConfig
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.pause import Stop, read_pause
 from latebloom.errors import CheckpointError
-from latebloom.evaluation.result import Evaluation
 from latebloom.results.collect import StudyRun
 from latebloom.results.record import CHOICE, TUNING
 from latebloom.results.settings import changes
 from latebloom.studies.claim import places
 from latebloom.studies.plan import Arm, Plan, Round
+from latebloom.studies.ranking import Ranking, Trial, rank_choices
 from latebloom.studies.stacks import Configs
 
-
-@dataclass(frozen=True)
-class Trial:
-    """The test of a run at the end of a round."""
-
-    evaluation: Evaluation
-    withheld: tuple[str, ...] = ()
-    """The answers that are not in the loss yet."""
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """The choices of an arm after a round."""
-
-    share: float
-    """The share of its steps after which each was tested."""
-    seeds: int
-    """The number of held-out seeds so far."""
-    scores: dict[int, float | None]
-    """The score of each choice that was in the round; None if a run of it failed."""
-    answers: tuple[str, ...]
-    """The answers that were ranked; empty if all of them were, together."""
-
-    def best(self, count: int) -> list[int]:
-        """Return the choices with the highest scores, the best first; failed ones are left out."""
-        scored = {k: score for k, score in self.scores.items() if score is not None}
-        return sorted(scored, key=lambda k: -scored[k])[:count]
-
-
-def score_choices(tested: dict[int, list[Trial] | None]) -> tuple[dict[int, float | None], tuple[str, ...]]:
-    """Return the score of each choice, and the answers that it is about; None means that a run failed.
-
-    The score is the mean accuracy over the tested lengths beyond the training length and over seeds. Before the switch
-    some answers may not be trained yet. If that is so for any run of the arm, all of its choices are ranked by the
-    answers that every one of them is trained on, at each length by the worst of these.
-    """
-    every = [one for group in tested.values() for one in group or ()]
-    withheld = {name for one in every for name in one.withheld}
-    answers = tuple(name for name in (every[0].evaluation.chance if every else ()) if name not in withheld)
-
-    def score(one: Trial) -> float:
-        if not withheld:
-            return one.evaluation.mean_beyond
-        # Choices that withhold different answers may have none in common; then each is ranked by its own.
-        return one.evaluation.mean_beyond_of(
-            answers or [name for name in one.evaluation.chance if name not in one.withheld]
-        )
-
-    scores = {k: None if group is None else mean(map(score, group)) for k, group in tested.items()}
-    return scores, answers if withheld else ()
+MOST_TOLD = 3
+"""The number of arms that a note names."""
 
 
 class Tuning:
@@ -74,6 +26,8 @@ class Tuning:
 
     def __init__(self, name: str, arm: Arm, place: Path) -> None:
         self.name, self.arm, self.place = name, arm, place
+        self.choices = list(arm.choices)
+        """The choices of the arm, and those that were added after the last round."""
         self.rankings: list[Ranking] = []
         self.seeds: list[int] = []
         self.left = list(range(len(arm.choices)))
@@ -87,23 +41,38 @@ class Tuning:
         return [(self.run(k, seed), self._stop(one, k)) for k in self.left for seed in seeds]
 
     def _stop(self, one: Round, k: int) -> Stop | None:
-        choice = self.arm.choices[k]
+        choice = self.choices[k]
         step = one.stop_step(choice)
         return Stop(step) if step < choice.training.steps else None
 
     def run(self, k: int, seed: int) -> StudyRun:
         """Return the run of a choice on a held-out seed; its name is `arm, choice K`."""
         folder = self.place / f"choice-{k}" / f"seed-{seed}"
-        config = replace(self.arm.choices[k], seed=seed)
+        config = replace(self.choices[k], seed=seed)
         return StudyRun(f"{self.name}{TUNING}", self.arm.task, f"{self.arm.name}{CHOICE}{k}", config, folder)
 
     def end(self, one: Round, begun: int | None) -> None:
-        """End a round: rank its choices, and keep the best, and the one with which reported runs have begun."""
+        """End a round: rank its choices, and keep the best, and the one with which reported runs have begun.
+
+        If none is clearly above chance yet, all go on.
+        """
         tested = {k: self._tested(k, self._stop(one, k)) for k in self.left}
-        scores, answers = score_choices(tested)
-        self.rankings.append(Ranking(one.share, len(self.seeds), scores, answers))
-        best = self.rankings[-1].best(one.kept(len(self.left)))
+        ranking = rank_choices(tested, one.share, len(self.seeds))
+        self.rankings.append(ranking)
+        best = ranking.best(len(self.left) if ranking.by == "nothing" else one.kept(len(self.left)))
         self.left = best if begun is None or begun in best else [*best, begun]
+
+    def add(self, choice: RunConfig) -> list[StudyRun]:
+        """Add a choice after the last round; return its runs, on all held-out seeds to the end."""
+        self.choices.append(choice)
+        return [self.run(len(self.choices) - 1, seed) for seed in self.seeds]
+
+    def rank_added(self) -> None:
+        """Rank the added choices among those of the last round."""
+        last = self.rankings[-1]
+        added = (k for k in range(len(self.arm.choices), len(self.choices)) if k not in last.scores)
+        tested = {k: self._tested(k, None) for k in (*last.scores, *added)}
+        self.rankings[-1] = rank_choices(tested, last.share, last.seeds)
 
     def _tested(self, k: int, stop: Stop | None) -> list[Trial] | None:
         """Return the tests of a choice on all seeds so far; None if one of its runs failed."""
@@ -135,7 +104,8 @@ class Tuning:
                     "accuracy_beyond": last.scores[k],
                 }
                 | ({"steps": self._step(last, k), "rounds": self._history(k)} if stops_early else {})
-                for k, choice in enumerate(self.arm.choices)
+                | ({"extends_the_range": True} if k >= len(self.arm.choices) else {})
+                for k, choice in enumerate(self.choices)
                 for last in [self._last(k)]
             ],
         }
@@ -145,7 +115,7 @@ class Tuning:
         return next(ranking for ranking in reversed(self.rankings) if k in ranking.scores)
 
     def _step(self, ranking: Ranking, k: int) -> int:
-        return Round(share=ranking.share).stop_step(self.arm.choices[k])
+        return Round(share=ranking.share).stop_step(self.choices[k])
 
     def _history(self, k: int) -> list[dict[str, Any]]:
         return [
@@ -154,6 +124,7 @@ class Tuning:
                 "seeds": one.seeds,
                 "accuracy_beyond": one.scores[k],
                 "answers": list(one.answers) or "all",
+                "ranked_by": one.by,
             }
             for one in self.rankings
             if k in one.scores
@@ -180,6 +151,18 @@ def planned_stages(plan: Plan) -> list[tuple[Configs, dict[str, Stop]]]:
     for arm, place in places(plan, Path()):
         stages[-1][0].update({f"{place}/seed-{seed}": replace(arm.config, seed=seed) for seed in plan.seeds_of(arm)})
     return stages
+
+
+def describe_chance(tuned: Sequence[Tuning]) -> str:
+    """Say of which arms the last round dropped nothing; empty if there are none."""
+    arms = name_arms([one.arm for one in tuned if one.rankings[-1].by == "nothing"])
+    return arms and f"no setting of {arms} is clearly above chance yet, so all of them go on"
+
+
+def name_arms(arms: Sequence[Arm]) -> str:
+    """Return the names of the first few arms, and how many more there are."""
+    more = f" and {len(arms) - MOST_TOLD} more arms" * (len(arms) > MOST_TOLD)
+    return ", ".join(f"{arm.name} on {arm.task}" for arm in arms[:MOST_TOLD]) + more
 
 
 def purpose_of(rounds: Sequence[Round], number: int) -> str:

@@ -1,5 +1,6 @@
 """The sizes of this package's studies at each scale, and changes to a run that they share."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from latebloom.engine.settings import Phase, Training
 from latebloom.evaluation.settings import Evaluating
 from latebloom.models.match import count_parameters, nearest_width
 from latebloom.models.settings import Model, hybrid
-from latebloom.studies.plan import Scale
+from latebloom.studies.plan import Axis, Round, Scale
 from latebloom.tasks import Composite, Task
 
 
@@ -83,6 +84,33 @@ def held_out(size: Size) -> dict[str, Any]:
         "tuning_seeds": range(FIRST_TUNING_SEED, second),
         "second_round": range(second, second + size.second_round),
     }
+
+
+def halving(size: Size, keep: Mapping[float, int | None]) -> tuple[Round, ...]:
+    """Return rounds of tuning that end early, each by its share of the steps with the number of choices that go on, and
+    a last one to the end, with the seeds of the second round."""
+    seeds = held_out(size)
+    early = [
+        Round(seeds=() if number else seeds["tuning_seeds"], share=share, keep=kept)
+        for number, (share, kept) in enumerate(keep.items())
+    ]
+    return (*early, Round(seeds=seeds["second_round"]))
+
+
+FURTHER = (2.0, 4.0)
+"""Factors from the ends of a range of learning rates to further ones."""
+
+
+def rate_axis(rates: Sequence[float]) -> Axis | None:
+    """Return the range of learning rates, with further ones on either side; None for fewer than three rates, of which
+    one is always at an end."""
+    if len(rates) < 3:
+        return None
+    return Axis(
+        fields=("training.delayed.learning_rate", "training.full.learning_rate"),
+        below=tuple(min(rates) / factor for factor in FURTHER),
+        above=tuple(max(rates) * factor for factor in FURTHER),
+    )
 
 
 ATTENTION: dict[str, Any] = {"look_back": True, "zero_output": True}

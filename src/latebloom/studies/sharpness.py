@@ -19,7 +19,8 @@ from latebloom.studies.scales import (
     base_config,
     delayed,
     fresh_seeds,
-    held_out,
+    halving,
+    rate_axis,
     staged,
     with_attention,
     with_state_noise,
@@ -46,14 +47,16 @@ SIZES: dict[Scale, Size] = {
         MANY_ARMS["tiny"], steps=10, tuning_seeds=1, second_round=0, rates=(6e-3,), multiples=(1, 3, 16), sequences=16
     ),
     "paper": replace(
-        MANY_ARMS["paper"], seeds=24, tuning_seeds=2, second_round=0, rates=(1.5e-3, 3e-3, 6e-3, 1.2e-2),
+        MANY_ARMS["paper"], seeds=24, tuning_seeds=2, second_round=2, rates=(1.5e-3, 3e-3, 6e-3, 1.2e-2),
         multiples=(1, 3, 16, 64, 256), sequences=128,
     ),
     "large": replace(
-        MANY_ARMS["large"], seeds=24, tuning_seeds=2, second_round=0, rates=(1e-3, 2e-3, 4e-3, 8e-3),
+        MANY_ARMS["large"], seeds=24, tuning_seeds=2, second_round=2, rates=(1e-3, 2e-3, 4e-3, 8e-3),
         multiples=(1, 3, 16, 64, 256), sequences=128,
     ),
 }  # fmt: skip
+ROUNDS = {0.35: 3, 0.7: 2}
+"""The second round of tuning ends well after the switch, at half of the steps."""
 SPEED = 7_500.0
 """For about 31 tokens (docs/performance.md). Entmax and stick-breaking have no kernel and were not timed on a GPU."""
 
@@ -77,7 +80,7 @@ def sharpness(scale: Scale) -> Plan:
     return Plan(
         arms,
         fresh_seeds(size.seeds),
-        tuning_seeds=held_out(size)["tuning_seeds"],
+        rounds=halving(size, {0.5: 1} if scale == "tiny" else ROUNDS),
         hypotheses=_hypotheses(size),
         speed=SPEED,
     )
@@ -88,7 +91,8 @@ def _arm(
 ) -> Arm:
     config = with_attention(run, scores=FORMS[form])
     choices = tuple(at_rate(config, rate) for rate in size.rates)
-    return Arm(f"{way} ({form})", config, choices, group=group, against=against, control=control)
+    axis = rate_axis(size.rates)
+    return Arm(f"{way} ({form})", config, choices, group=group, against=against, control=control, axis=axis)
 
 
 def _baselines(way: str, form: str) -> tuple[str, ...]:
