@@ -157,10 +157,6 @@ class RunConfig:
         wanted += [round(multiple * length) for multiple in self.training.watch]
         return [n for n in dict.fromkeys(wanted) if longest is None or n <= longest]
 
-    def jointly(self) -> "RunConfig":
-        """Return the run without a delay, and without the factors that apply after it."""
-        return replace(self, delay=None, training=replace(self.training, recurrence_factor=1.0, attention_factor=1.0))
-
     def to_json(self) -> dict[str, Any]:
         """Return plain data with every field, and with the imports that its components need."""
         data = asdict(self)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
 
@@ -104,7 +105,7 @@ class Estimator:
         """Return the seconds of a step, during the delay or after it, and of a tested token."""
         kind = _kind(configs, holding)
         if kind not in self._measured:
-            chosen = configs if holding else [config.jointly() for config in configs]
+            chosen = configs if holding else [replace(config, delay=None) for config in configs]
             with self._as_in_training(chosen) as trainer:
                 self._measured[kind] = self._step(trainer, chosen), 0.0 if holding else self._token(trainer, chosen[0])
         return self._measured[kind]
@@ -113,7 +114,7 @@ class Estimator:
         """Return the seconds of a measurement of interference; the first one, which may be captured, does not count."""
         kind = _kind(configs, False), "probe"
         if kind not in self._measured:
-            with self._as_in_training([config.jointly() for config in configs]) as trainer:
+            with self._as_in_training([replace(config, delay=None) for config in configs]) as trainer:
                 self._measured[kind] = min(self._time(trainer.interference) for _ in range(PROBES)), 0.0
         return self._measured[kind][0]
 

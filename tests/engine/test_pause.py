@@ -230,8 +230,7 @@ def variants(tiny: RunConfig) -> st.SearchStrategy[RunConfig]:
         phases = {name: replace(getattr(tiny.training, name), **changed[name] | same) for name in ("delayed", "full")}
         if same:
             phases = {name: replace(phase, cycles=1) for name, phase in phases.items()}
-        factor = {} if delay else {"recurrence_factor": 1.0}
-        return replace(tiny, delay=delay, training=replace(tiny.training, **changed | phases | factor))
+        return replace(tiny, delay=delay, training=replace(tiny.training, **changed | phases))
 
     return st.builds(build, delays, changes)
 
@@ -250,8 +249,7 @@ def state_after(config: RunConfig, steps: int) -> tuple[dict, dict]:
 @given(st.data())
 def test_runs_are_identical_for_as_long_as_they_share_steps(tiny, data):
     one, more = data.draw(variants(tiny)), data.draw(variants(tiny))
-    names = ("recurrence_factor", "checkpoint_every") if one.delay else ("checkpoint_every",)
-    changed = {name: getattr(more.training, name) for name in names}
+    changed = {name: getattr(more.training, name) for name in ("recurrence_factor", "checkpoint_every")}
     delay = more.delay
     if one.delay and delay:
         delay = replace(delay, hold=one.delay.hold, ramp_steps=one.delay.ramp_steps, withhold=one.delay.withhold)

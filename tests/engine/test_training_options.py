@@ -322,12 +322,6 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "training.drop_path: a model of layout 'rm' has no attention; set training.drop_path=null": (
         {"model": lstm(width=8), "delay": None}, {"drop_path": DropPath()},
     ),
-    "training.attention_factor: it applies after the switch, and without a delay there is none; set "
-    "training.attention_factor=1, or training.slow_attention for all steps": (
-        {"delay": None}, {"attention_factor": 0.5},
-    ),
-    "training.recurrence_factor: it applies after the switch, and without a delay there is none; set "
-    "training.recurrence_factor=1": ({"delay": None}, {"recurrence_factor": 0.5}),
     "training.slow_attention: a model of layout 'rm' has no attention": (
         {"model": lstm(width=8), "delay": None}, {"slow_attention": SlowAttention(factor=0.1)},
     ),

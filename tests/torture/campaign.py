@@ -31,6 +31,7 @@ from cases import CASES, LONG_CASES  # noqa: E402
 from reference import Shared, prepare  # noqa: E402
 
 from latebloom import Composite, Delay, Evaluating, Phase, RunConfig, Training, at_step, hybrid  # noqa: E402
+from latebloom.engine.environment import describe_environment  # noqa: E402
 
 
 def tiny() -> RunConfig:
@@ -126,14 +127,14 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def read(file: Path | None, seed: int) -> tuple[Found, float]:
-    """Return the counts and the minutes of an earlier part of this campaign, if there is one."""
+def read(file: Path | None, seed: int) -> tuple[Found, float, list[dict[str, Any]]]:
+    """Return the counts, the minutes and the environments of earlier parts of this campaign, if there are any."""
     if file is None or not file.exists():
-        return {}, 0.0
+        return {}, 0.0, []
     about = json.loads(file.read_text())
     if about["seed"] != seed:
         sys.exit(f"{file} is of a campaign with seed {about['seed']}; give --seed {about['seed']} or another file")
-    return about["tests"], about["minutes"]
+    return about["tests"], about["minutes"], about["environments"]
 
 
 def main() -> None:
@@ -148,7 +149,8 @@ def main() -> None:
     torch.set_num_threads(1)
     chosen = options.only or list(KINDS if options.long else CASES)
     targets = {name: LONG[name] if options.long else math.inf for name in chosen}
-    found, minutes = read(options.out, options.seed)
+    found, minutes, earlier = read(options.out, options.seed)
+    here = {"folder": tempfile.gettempdir(), **describe_environment(options.seed, "cpu")}
     for name in chosen:
         if options.first:
             found[name] = {"cases": options.first, "attacks": 0, "seconds": 0.0, "failures": []}
@@ -158,7 +160,8 @@ def main() -> None:
         nonlocal shown
         spent = time.monotonic() - began
         if options.out is not None:
-            about = {"seed": options.seed, "minutes": round(minutes + spent / 60, 1), "tests": found}
+            minutes_now = round(minutes + spent / 60, 1)
+            about = {"seed": options.seed, "minutes": minutes_now, "environments": [*earlier, here], "tests": found}
             partial = options.out.with_suffix(".partial")
             partial.write_text(json.dumps(about, indent=2) + "\n")
             partial.replace(options.out)

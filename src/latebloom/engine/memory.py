@@ -76,5 +76,5 @@ def _peak(config: RunConfig, device: torch.device, count: int) -> int:
 def largest_step(config: RunConfig, device: torch.device, count: int) -> None:
     """Do the step of `count` runs that takes the most memory: with attention, at the longest length."""
     full = replace(config.training.full, batch_size=_largest_batch(config))
-    joint = replace(config, training=replace(config.training, full=full)).jointly()
+    joint = replace(config, delay=None, training=replace(config.training, full=full))
     Trainer([replace(joint, seed=seed) for seed in range(count)], device, stacked=True, capture=False).rehearse()

@@ -21,13 +21,6 @@ def option_mistakes(training: Training, model: Model, task: Task, delay: Delay |
     for name, (is_set, off) in of_attention.items():
         if is_set and not model.has_attention:
             yield f"training.{name}: {layout} has no attention; set training.{name}={off}"
-    for name in ("recurrence_factor", "attention_factor"):
-        if delay is None and getattr(training, name) != 1:
-            slow = ", or training.slow_attention for all steps" if name == "attention_factor" else ""
-            yield (
-                f"training.{name}: it applies after the switch, and without a delay there is none; set "
-                f"training.{name}=1{slow}"
-            )
     if training.detach_attention and not model.is_recurrent:
         yield (
             f"training.detach_attention: {layout} mixes tokens with attention only, and what it reads would not be "

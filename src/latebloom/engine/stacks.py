@@ -62,7 +62,11 @@ def check_not_in_stack(folder: RunFolder) -> None:
         return
     path = folder.path.absolute()
     for parent in path.parents:
-        for file in parent.glob("stack-*/members.json"):
+        try:
+            stacks = list(parent.glob("stack-*/members.json"))
+        except OSError as error:
+            raise CheckpointError(f"{parent} cannot be read ({error.strerror}); try the same command again") from None
+        for file in stacks:
             try:
                 members = read_json(file)
             except CheckpointError:
