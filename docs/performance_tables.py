@@ -35,6 +35,7 @@ GPU, BF16, CPU, CPU_BEFORE = map(read, ("bench-h200", "bench-h200-bf16", "bench-
 
 ROUNDS = read("tuning-rounds")
 SCALE = read("scale")
+TORTURE = json.loads((ROOT / "results" / "torture.json").read_text())
 
 
 def rounds() -> str:
@@ -164,3 +165,24 @@ def study_sizes() -> str:
         times = f"{row['until_first']:.0f} s|{slowest}|{row['collecting']:.0f} s|{row['seconds']:.0f} s"
         rows.append(f"{name}|{times}|{row['bytes'] / 2**30:.1f} GiB")
     return table("command|until the first run|slowest update of the progress|collecting|all, report too|memory", rows)
+
+
+def attacks(*kinds: str) -> str:
+    """Return how many attacks of these kinds the campaign made, and how many broke a promise."""
+    found = [TORTURE["tests"][kind] for kind in kinds]
+    return f"{sum(one['attacks'] for one in found):,} attacks, {sum(len(one['failures']) for one in found)} failures"
+
+
+def campaign_table() -> str:
+    """Return the attacks of the campaign and their failures, by kind."""
+    rows = [f"{kind}|{one['attacks']:,}|{len(one['failures'])}" for kind, one in TORTURE["tests"].items()]
+    return table("attack|number|failures", rows)
+
+
+def campaign_about() -> str:
+    """Return how long the campaign took, on what, and at which commits."""
+    last = TORTURE["environments"][-1]
+    commits = ", then ".join(dict.fromkeys(one["commit"][:12] for one in TORTURE["environments"]))
+    systems = " and ".join(dict.fromkeys(one["file_system"] for one in TORTURE["environments"]))
+    machine = f"{last['processor']}, {last['cores']} cores, torch {last['torch']}, {systems}"
+    return f"{TORTURE['minutes'] / 60:.1f} hours beside other work ({machine}; commits {commits})"

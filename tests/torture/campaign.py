@@ -14,6 +14,7 @@ import math
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -150,7 +151,8 @@ def main() -> None:
     chosen = options.only or list(KINDS if options.long else CASES)
     targets = {name: LONG[name] if options.long else math.inf for name in chosen}
     found, minutes, earlier = read(options.out, options.seed)
-    here = {"folder": tempfile.gettempdir(), **describe_environment(options.seed, "cpu")}
+    named = subprocess.run(["stat", "-f", "-c", "%T", tempfile.gettempdir()], capture_output=True, text=True)
+    here = {"file_system": named.stdout.strip(), **describe_environment(options.seed, "cpu")}
     for name in chosen:
         if options.first:
             found[name] = {"cases": options.first, "attacks": 0, "seconds": 0.0, "failures": []}
