@@ -31,7 +31,7 @@ from latebloom.lm.extra import begin_folder
 from latebloom.lm.prepare import Preparing, TraceShare, changed_text, check_text, prepare, remove_corpus
 from latebloom.lm.sizes import SIZES, build_model, defaults_of, read_model_config
 from latebloom.lm.traces import KINDS
-from latebloom.lm.train import Training, is_hybrid, train
+from latebloom.lm.train import Training, find_delayed, train
 from latebloom.lm.windows import scored_windows
 from latebloom.lm.work import Work
 
@@ -188,7 +188,7 @@ def _check_arguments(paths: Sequence[Path], out: Path, settings: Trial) -> None:
     delayed = replace(training, until=settings.until, steps=MOST_STEPS)
     delayed.trigger()
     model, _ = build_model(training.model, 0, vocabulary, training.context)
-    is_hybrid(model, delayed)
+    find_delayed(model, delayed)
 
 
 def _is_prepared(paths: Sequence[Path]) -> bool:
