@@ -152,7 +152,8 @@ def show_study(title: str, plan: Plan, folder: Path, *, device: str | None, work
     check_claim(folder, title, plan)
     rows = []
     for arm in plan.arms:
-        check_own_task(arm.config.task, arm.config.training.length)
+        if isinstance(arm.config, RunConfig):
+            check_own_task(arm.config.task, arm.config.training.length)
         runs, tuning = len(plan.seeds_of(arm)), plan.tuning_count_of(arm)
         rows.append((arm.name, arm.task, str(runs), f"{arm.config.training.steps:,}", str(tuning or "-")))
     print_table(console, text_table("", ("arm", "task", "runs", "steps each", "tuning runs"), rows, names=2))
@@ -169,6 +170,9 @@ def show_study(title: str, plan: Plan, folder: Path, *, device: str | None, work
     if cost := describe_cost(plan):
         say(console, f"Cost: {cost}")
     say(console, describe_folders(folder, runs))
+    if not all(isinstance(arm.config, RunConfig) for arm in plan.arms):
+        say(console, "Time: not estimated for runs of this kind. Nothing was trained or written.")
+        return
     left = [(unfinished(stage, folder, stops), stops) for stage, stops in stages]
     _show_time(console, Estimator(chosen, workers or usable_cores()), left, folder)
 

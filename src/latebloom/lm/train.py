@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 
+from latebloom.delay.bypass import bypass_attention
+from latebloom.delay.find import Found, find_attention
 from latebloom.delay.policy import Hold, check_trigger
 from latebloom.delay.triggers import AtFraction, Trigger
 from latebloom.delay.undisturbed import reshard
@@ -35,8 +37,6 @@ from latebloom.lm.work import Work
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, Trainer
-
-    from latebloom.delay.find import Found
 
 SETTINGS, RESULT, METRICS, CHECKPOINTS, MODEL = "settings.json", "result.json", "metrics.jsonl", "checkpoints", "model"
 ENVIRONMENT = "environment.json"
@@ -73,6 +73,10 @@ class Training:
     """Mixed precision with bfloat16."""
     shard: bool = False
     """Divide weights, gradients and the optimizer's state among the processes (FSDP2)."""
+    without_attention: bool = False
+    """Leave the attention of a hybrid out for good: the recurrence alone."""
+    random_windows: bool = False
+    """Limit attention at every step to a random window, see `latebloom.lm.random_windows`."""
     seed: Annotated[int, at_least(0)] = 0
     log_every: Count = 20
     save_every: Count = 200
@@ -80,6 +84,8 @@ class Training:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.without_attention and (self.until is not None or self.random_windows):
+            raise ConfigError("without_attention: there is no attention to delay or to limit; leave one of both out")
 
     def trigger(self) -> Trigger:
         """Return the trigger; joint training has one without effect."""
@@ -125,7 +131,7 @@ def train(settings: Training, folder: Path, *, track: str | None = None, work: W
     multiple = held_out_multiple(trigger) or getattr(trigger, "multiple", None)
     if multiple is not None:  # refuse before the work if there is no text for it
         HeldOutLoss(model, corpus, settings.context)(multiple)
-    hybrid, _ = find_delayed(model, settings)
+    hybrid = find_delayed(model, settings)[0] and not settings.without_attention
     with catch_write_errors(folder), _tracker_settings(folder):
         _begin(folder, settings, corpus, kernels)
         resumed = newest_checkpoint(folder / CHECKPOINTS)
@@ -133,6 +139,8 @@ def train(settings: Training, folder: Path, *, track: str | None = None, work: W
         # Trainer leaves out weights of some families; in a hybrid that goes on, the callback restores them.
         if resumed is not None and (over is not None or not hybrid):
             model = type(model).from_pretrained(resumed, dtype=torch.float32)
+        if settings.without_attention:
+            bypass_attention(model)
         trainer, delay = build_trainer(model, settings, corpus, folder, track, work)
         began, used = time.monotonic(), time.process_time()
         if over is not None:  # killed before the outcome was written; Trainer would do one more step
@@ -221,7 +229,7 @@ def build_trainer(
 
     trigger, measure = settings.trigger(), HeldOutLoss(model, corpus, settings.context)
     delay, (hybrid, found) = None, find_delayed(model, settings)
-    if hybrid:
+    if hybrid and not settings.without_attention:
         # Joint training has the callback too: it restores weights that Trainer leaves out of a resume.
         hold, ramp = ("none", 0) if settings.until is None else (settings.hold, settings.ramp_steps)
         delay = DelayedAttentionCallback(trigger, hold=hold, ramp_steps=ramp, where=found, measure=measure.probability)
@@ -255,6 +263,13 @@ def build_trainer(
         **sharding,
     )
     callbacks: list[Any] = [] if delay is None else [delay]
+    if settings.random_windows:
+        from latebloom.lm.random_windows import RandomWindows
+
+        attention = find_attention(model)
+        if attention is None or not attention.matched:
+            raise ConfigError("random_windows: no attention was found in this model")
+        callbacks.append(RandomWindows(model, attention.matched, settings.seed, settings.context))
     if (multiple := held_out_multiple(trigger)) is not None:
         callbacks.append(HeldOutLog(measure, multiple, settings.log_every))
     if track is not None:
@@ -288,11 +303,9 @@ def _tracker_settings(folder: Path) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def find_delayed(model: "PreTrainedModel", settings: Training) -> tuple[bool, "Found | None"]:
+def find_delayed(model: "PreTrainedModel", settings: Training) -> tuple[bool, Found | None]:
     """Return whether attention is beside something else, and what was found, before the model is divided among
     processes; raise if attention is to be delayed and cannot be."""
-    from latebloom.delay.find import find_attention
-
     found = find_attention(model, leaves_out=settings.until is not None and settings.hold in ("bypass", "ramp"))
     try:
         if found is not None:

@@ -39,6 +39,8 @@ OWN = (*KEY, *RUN_NUMBERS, *RUN_TEXTS)
 """The columns that are fields of a record."""
 AGAINST, MANIFEST = "against", "manifest"
 """Columns that older results files do not have."""
+LOSS = "loss"
+"""A column of files with language models: the loss at this length of context, in nats."""
 STATED = "stated"
 """A column of files whose study states hypotheses, negative controls or selections."""
 NEVER_NULL = (*KEY, "config", "config_hash", "command")
@@ -79,6 +81,7 @@ def write_results(path: Path, records: Sequence[RunRecord]) -> None:
     rows = [row for record in records for row in _rows(record)]
     content = BytesIO()
     columns = schema(answers, several) | ({STATED: pl.String} if any(record.stated for record in records) else {})
+    columns |= {LOSS: pl.Float64} if any(one.losses for one in evaluations) else {}
     frame = pl.DataFrame(rows, schema=columns)
     frame.write_parquet(content, compression="zstd", metadata={MARK: FORMAT, DIGEST: _ZEROS})
     sealed = _sealed(content.getvalue())
@@ -184,6 +187,7 @@ def _rows(record: RunRecord) -> Iterable[dict[str, Any]]:
             "sequences": count.sequences,
             "correct": count.correct,
             "chance": evaluation.chance_all,
+            **({LOSS: evaluation.losses.get(count.length)} if evaluation.losses else {}),
             **{f"accuracy_{name}": count.accuracy_of(name) for name in evaluation.chance},
             **{f"chance_{name}": level for name, level in evaluation.chance.items()},
             **{f"queries_{name}": queries for name, queries in count.queries.items()},
@@ -248,4 +252,5 @@ def _evaluation(rows: list[dict[str, Any]]) -> Evaluation:
         ):
             raise ValueError("a count is larger than its total")
         counts.append(Count(row["length"], total, row["correct"], right, queries))
-    return Evaluation(first["training_length"], tuple(counts), chance, first["chance"])
+    losses = {row["length"]: row[LOSS] for row in rows if row.get(LOSS) is not None}
+    return Evaluation(first["training_length"], tuple(counts), chance, first["chance"], losses)

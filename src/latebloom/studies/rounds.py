@@ -49,7 +49,8 @@ class Ranking:
 def score_choices(tested: dict[int, list[Trial] | None]) -> tuple[dict[int, float | None], tuple[str, ...]]:
     """Return the score of each choice, and the answers that it is about; None means that a run failed.
 
-    The score is the mean accuracy over the tested lengths beyond the training length and over seeds. Before the switch
+    The score is the mean over seeds of `Evaluation.score`: of the accuracy beyond the training length, or of the loss
+    of a language model. Before the switch
     some answers may not be trained yet. If that is so for any run of the arm, all of its choices are ranked by the
     answers that every one of them is trained on, at each length by the worst of these.
     """
@@ -59,7 +60,7 @@ def score_choices(tested: dict[int, list[Trial] | None]) -> tuple[dict[int, floa
 
     def score(one: Trial) -> float:
         if not withheld:
-            return one.evaluation.mean_beyond
+            return one.evaluation.score
         # Choices that withhold different answers may have none in common; then each is ranked by its own.
         return one.evaluation.mean_beyond_of(
             answers or [name for name in one.evaluation.chance if name not in one.withheld]
@@ -132,7 +133,7 @@ class Tuning:
                 {
                     "changes": changes(self.arm.config, choice),
                     "seeds": last.seeds,
-                    "accuracy_beyond": last.scores[k],
+                    **_named(last.scores[k]),
                 }
                 | ({"steps": self._step(last, k), "rounds": self._history(k)} if stops_early else {})
                 for k, choice in enumerate(self.arm.choices)
@@ -152,12 +153,17 @@ class Tuning:
             {
                 "steps": self._step(one, k),
                 "seeds": one.seeds,
-                "accuracy_beyond": one.scores[k],
+                **_named(one.scores[k]),
                 "answers": list(one.answers) or "all",
             }
             for one in self.rankings
             if k in one.scores
         ]
+
+
+def _named(score: float | None) -> dict[str, float | None]:
+    """Return a score under the name of what it is: a loss is negative as a score."""
+    return {"accuracy_beyond": score} if score is None or score >= 0 else {"loss": -score}
 
 
 def tunings(name: str, plan: Plan, out: Path) -> list[Tuning]:
