@@ -18,8 +18,9 @@ from latebloom.lm.work import Work
 
 RESERVE = 0.15
 """The share of the time left after measuring that is not planned, for steps that turn out slower."""
-PAGE_SHARE = 0.03
-"""The share of the minutes that is kept for the page; runs are stopped before it."""
+PAGE_SHARE, START = 0.03, 5.0
+"""The share of the minutes that is kept for the page, and seconds for the start of the command; runs are stopped
+before."""
 EVALUATION_SHARE = 0.25
 """The share of a run's time that its evaluation takes, unless the fewest tests take more."""
 FEWEST_STEPS = 40

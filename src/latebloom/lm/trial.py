@@ -28,7 +28,7 @@ from latebloom.lm.compare import recommend
 from latebloom.lm.corpus import MANIFEST, Corpus, count_traces
 from latebloom.lm.evaluate import Evaluating, evaluate, load_trained
 from latebloom.lm.extra import begin_folder
-from latebloom.lm.pace import ENTRIES, FEWEST, FEWEST_STEPS, PAGE_SHARE, Cost, OutOfTime, TimedWork, fit, measure
+from latebloom.lm.pace import ENTRIES, FEWEST, FEWEST_STEPS, PAGE_SHARE, START, Cost, OutOfTime, TimedWork, fit, measure
 from latebloom.lm.prepare import Preparing, TraceShare, changed_text, check_text, prepare, remove_corpus
 from latebloom.lm.sizes import SIZES, build_model, defaults_of, read_model_config
 from latebloom.lm.train import Training, find_delayed, train
@@ -42,6 +42,8 @@ TRACES = 0.15
 """The share of traces in the training text, unless another is given; without them no small model answers a probe."""
 TEXT_A_MINUTE, TEXT_A_MINUTE_ON_GPU = 3_000_000, 50_000_000
 """Bytes of text that are prepared for each minute of a trial; its runs read no more than that, or not much."""
+LEAST_TEXT = 30_000_000
+"""Bytes of text that are prepared in any case, so that the test split has enough documents."""
 UNIGRAM_TOKENS = 2_000_000
 TOO_LITTLE_TIME = {
     "verdict": "too little time",
@@ -88,7 +90,7 @@ def run_trial(paths: Sequence[Path], out: Path, settings: Trial, work: Work | No
     a run that is not done when the minutes are over is stopped.
     """
     work, began = work or Work(), time.time()
-    deadline = began + (1 - PAGE_SHARE) * 60 * settings.minutes
+    deadline = began + (1 - PAGE_SHARE) * 60 * settings.minutes - START
     _check_arguments(paths, out, settings)
     begin_folder(out, "corpus", "plan.json", "runs", "trial.json", "index.html")
     corpus = _corpus(paths, out, settings, work)
@@ -203,7 +205,8 @@ def _is_prepared(paths: Sequence[Path]) -> bool:
 
 def _preparing(settings: Trial) -> Preparing:
     vocabulary = settings.vocabulary or (1024 if settings.model == "tiny" else 4096)
-    at_most = int(settings.minutes * (TEXT_A_MINUTE_ON_GPU if torch.cuda.is_available() else TEXT_A_MINUTE))
+    a_minute = TEXT_A_MINUTE_ON_GPU if torch.cuda.is_available() else TEXT_A_MINUTE
+    at_most = max(LEAST_TEXT, int(settings.minutes * a_minute))
     return Preparing(vocabulary=vocabulary, traces=settings.traces, include=settings.include, at_most=at_most)
 
 
