@@ -4,7 +4,7 @@ python docs/fill.py            write the values, draw the pictures, make results
 python docs/fill.py --check    fail if a page, a picture or the report does not agree with results/ (a test does this)
 
 A value stands between marks, <!-- = EXPRESSION -->VALUE<!-- / -->; the expression uses the names of docs/values.py,
-docs/api_tables.py, docs/component_tables.py, docs/model_tables.py and docs/performance_tables.py. A line must not begin
+api_tables.py, component_tables.py, language_tables.py, model_tables.py and performance_tables.py. A line must not begin
 with such a mark, because Markdown would take the whole line for HTML. Percentages, counts of seeds and differences
 outside marks are refused, unless they are settings.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import api_tables
 import component_tables
+import language_tables
 import model_tables
 import performance_tables
 import values
@@ -29,7 +30,7 @@ from latebloom.report.panel import panels
 from latebloom.report.study import read_sections, study_page
 
 ROOT = Path(__file__).parent.parent
-MODULES = (api_tables, component_tables, model_tables, performance_tables, values)
+MODULES = (api_tables, component_tables, language_tables, model_tables, performance_tables, values)
 NAMES = {name: value for module in MODULES for name, value in vars(module).items()}
 MARK = re.compile(r"<!-- = (.+?) -->(.*?)<!-- / -->", re.DOTALL)
 FIGURE = re.compile(r"\d+(?:\.\d+)?%|\b\d+ of (?:the )?\d+\b|[+−-]\d+(?:\.\d+)? points|\bp (?:of |= ?)?0?\.\d+")

@@ -28,6 +28,8 @@ IMPORTED_ONCE = [
     "latebloom.integrations.lightning",
     "transformers.trainer",
     "transformers.models.bamba.modeling_bamba",
+    "transformers.models.olmo_hybrid.modeling_olmo_hybrid",
+    "latebloom.integrations.sharded_trainer",
 ]
 
 

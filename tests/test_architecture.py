@@ -40,7 +40,9 @@ MAY_IMPORT = {
     "integrations": COMMON | {"config", "delay", "engine", "models"},
     "bench": COMMON | {"config", "delay", "evaluation", "layers", "models", "recipes", "studies", "tasks", "engine"},
     "report": COMMON | {"evaluation", "engine", "probes", "results"},
-    "lm": COMMON | {"bench", "delay", "engine", "evaluation", "integrations", "probes", "report", "trackers"},
+    "lm": COMMON
+    | {"bench", "config", "delay", "engine", "evaluation", "integrations", "probes", "report", "results", "studies"}
+    | {"trackers"},
     # What a user sees.
     "listing": COMMON | {"probes", "recipes", "studies", "trackers"},
     "checks": COMMON

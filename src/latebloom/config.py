@@ -3,11 +3,13 @@
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, ClassVar, Self, cast, get_type_hints
 
 from latebloom.components import Component, is_family, without_none
 from latebloom.delay.policy import Delay, check_trigger
@@ -209,6 +211,57 @@ def _canonical(data: Any) -> Any:
     return int(data) if isinstance(data, float) and data.is_integer() else data
 
 
+KINDS = {"language": "latebloom.lm.language"}
+"""The modules that define runs of another kind, by the kind that their configuration names."""
+
+
+class OtherRun(ABC):
+    """The configuration of a run that the engine does not train, such as that of a language model.
+
+    A subclass is a frozen dataclass with the fields `task` (its `name` and `answers`), `training` (its `length`,
+    `steps` and `watch`), `seed` and `delay`, so that studies plan, tune, continue and report its runs like others. Its
+    module is in `KINDS`.
+    """
+
+    kind: ClassVar[str]
+    preload: ClassVar[tuple[str, ...]] = ()
+    """Modules that take long to import, which worker processes on a CPU import once for all runs."""
+    members: ClassVar[dict[str, type["OtherRun"]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        OtherRun.members[cls.kind] = cls
+
+    @property
+    @abstractmethod
+    def test_lengths(self) -> list[int]:
+        """The tested lengths."""
+
+    @abstractmethod
+    def train(self, folder: Path, study: Path, device: str, observe: Callable[[Any], None]) -> None:
+        """Train and test the run in its folder, or continue it; `study` is the folder of the study."""
+
+    @classmethod
+    @abstractmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Return the configuration that `to_json` has written."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data with every field."""
+        return {"kind": self.kind, **asdict(cast(Any, self))}
+
+    @property
+    def hash(self) -> str:
+        """A hash of the settings that differ from their defaults."""
+        return short_hash({"kind": self.kind, **_changed(self)})
+
+    @property
+    def hashes(self) -> tuple[str, ...]:
+        return (self.hash,)
+
+    def matches(self, hash: str) -> bool:
+        return hash == self.hash
+
+
 def load_config(path: str | Path) -> RunConfig:
     """Read a RunConfig from a JSON file, or from standard input for `-`; fields left out have their defaults."""
     path = Path(path)
@@ -242,6 +295,11 @@ def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
 
 def config_from(data: Any) -> RunConfig:
     """Return a configuration from plain data; fields left out have their defaults."""
+    if isinstance(data, dict) and (kind := data.get("kind")) is not None:
+        if kind not in KINDS:
+            raise unknown("kind", str(kind), KINDS)
+        import_module(KINDS[kind])
+        return cast(Any, OtherRun.members[kind].from_json(data))  # it has what studies ask of a RunConfig
     data = dict(data) if isinstance(data, dict) else data
     named = data.get("imports") if isinstance(data, dict) else None
     names = [_absolute(name) for name in named] if isinstance(named, list | tuple) else []

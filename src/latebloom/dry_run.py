@@ -153,7 +153,8 @@ def show_study(title: str, plan: Plan, folder: Path, *, device: str | None, work
     check_claim(folder, title, plan)
     rows = []
     for arm in plan.arms:
-        check_own_task(arm.config.task, arm.config.training.length)
+        if isinstance(arm.config, RunConfig):
+            check_own_task(arm.config.task, arm.config.training.length)
         runs, tuning = len(plan.seeds_of(arm)), plan.tuning_count_of(arm)
         rows.append((arm.name, arm.task, str(runs), f"{arm.config.training.steps:,}", str(tuning or "-")))
     print_table(console, text_table("", ("arm", "task", "runs", "steps each", "tuning runs"), rows, names=2))
@@ -178,6 +179,9 @@ def show_study(title: str, plan: Plan, folder: Path, *, device: str | None, work
     if note := needed_seeds(plan, folder):
         say(console, f"Seeds: {note}")
     say(console, describe_folders(folder, runs))
+    if not all(isinstance(arm.config, RunConfig) for arm in plan.arms):
+        say(console, "Time: not estimated for runs of this kind. Nothing was trained or written.")
+        return
     left = [(unfinished(stage, folder, stops), stops) for stage, stops in stages]
     _show_time(console, Estimator(chosen, workers or usable_cores()), left, folder)
 

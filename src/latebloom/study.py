@@ -138,7 +138,8 @@ def train_plan(
     `kind_of` returns the kind of device that runs are trained on, from the one that the user has named.
     """
     for arm in plan.arms:
-        check_own_task(arm.config.task, arm.config.training.length)
+        if isinstance(arm.config, RunConfig):
+            check_own_task(arm.config.task, arm.config.training.length)
     with RunProgress() as bar:
 
         def announce(stage: Stage) -> None:

@@ -178,16 +178,17 @@ def test_every_command_of_the_group_has_help(command, capsys):
 
 
 def test_a_trial_trains_both_arms_and_writes_a_page(corpus, tmp_path, capsys, monkeypatch):
-    from latebloom.lm import trial
+    from latebloom.lm import pace, trial
+    from latebloom.lm.pace import Cost
 
-    monkeypatch.setattr(trial, "TRAINING_SHARE", 0.1)
-    monkeypatch.setattr(trial, "MOST_DOCUMENTS", 12)
-    monkeypatch.setattr(trial, "MOST_PROBES", 12)
+    monkeypatch.setattr(pace, "MOST_DOCUMENTS", 12)
+    monkeypatch.setattr(pace, "MOST_PROBES", 12)
     words = ["trial", "olmo_hybrid", *FIELDS, "--data", str(corpus.folder), "--out", str(tmp_path / "trial")]
     words += ["--context", "32", "--batch", "1", "--minutes", "0.6", "--seeds", "2", "--processes", "1"]
-    monkeypatch.setattr(trial, "FEWEST_STEPS", 5)
+    for module in (pace, trial):
+        monkeypatch.setattr(module, "FEWEST_STEPS", 5)
     monkeypatch.setattr(sys, "argv", ["latebloom", *words])
-    monkeypatch.setattr(trial, "step_seconds", lambda *_: 0.1)
+    monkeypatch.setattr(trial, "measure", lambda *_: Cost(step=0.7, run=1, evaluation=0.5, window=1e-3))
     main(words)
     said, log = capsys.readouterr()
     assert "joint, seed 0 done (1 of 4 runs)" in log
@@ -212,7 +213,7 @@ def test_a_trial_trains_both_arms_and_writes_a_page(corpus, tmp_path, capsys, mo
     assert {file: file.read_bytes() for file in (tmp_path / "trial" / "runs").rglob("*") if file.is_file()} == before
     sentence = complaint(capsys, *words, "--seeds", "3")
     assert "has a trial with other settings (seeds: 2 -> 3); give a new folder" in sentence
-    monkeypatch.setattr(trial, "step_seconds", lambda *_: 100.0)
+    monkeypatch.setattr(trial, "measure", lambda *_: Cost(step=100, run=1, evaluation=0.5, window=1e-3))
     sentence = complaint(capsys, *words, "--out", str(tmp_path / "slow"))
     assert sentence.startswith("minutes: 0.6 minutes are 0 steps for each of 4 runs of this model with")
 
@@ -265,6 +266,7 @@ def test_the_text_of_a_trial_is_told_apart_from_the_traces_that_were_added(texts
 
 def test_a_trial_checks_first_and_takes_more_text_until_runs_begin(tmp_path, capsys, monkeypatch):
     from latebloom.lm import trial
+    from latebloom.lm.pace import Cost
 
     monkeypatch.chdir(tmp_path)
     write_texts(tmp_path / "texts", files=1, lines=5)
@@ -286,8 +288,8 @@ def test_a_trial_checks_first_and_takes_more_text_until_runs_begin(tmp_path, cap
     assert "the split divides no top-level name, so give text under more of them" in said
     first = Corpus.load(tmp_path / "trial" / "corpus").hash
     write_texts(tmp_path / "texts", packages=30)
-    monkeypatch.setattr(trial, "step_seconds", lambda *_: 1000.0)
-    assert complaint(capsys, *words).endswith("and 40 are the least; give more minutes or fewer seeds")
+    monkeypatch.setattr(trial, "measure", lambda *_: Cost(step=1000, run=1, evaluation=0.5, window=1e-3))
+    assert complaint(capsys, *words).endswith("and 40 are the least; give more minutes")
     assert Corpus.load(tmp_path / "trial" / "corpus", verify=True).hash != first
     (tmp_path / "trial" / "plan.json").write_text("{}")
     (tmp_path / "texts" / "more.py").write_text("more = 1\n")

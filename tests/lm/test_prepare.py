@@ -16,7 +16,8 @@ from small_lm import SMALL, write_texts
 from latebloom.errors import ConfigError, DiskFullError
 from latebloom.lm import prepare as preparing
 from latebloom.lm.corpus import DOCUMENTS, MANIFEST, Corpus
-from latebloom.lm.prepare import Preparing, prepare
+from latebloom.lm.documents import list_files
+from latebloom.lm.prepare import Preparing, draw_files, prepare
 from latebloom.lm.tokenizer import END, read_tokenizer
 
 
@@ -187,3 +188,14 @@ def test_files_that_come_later_are_refused_and_a_mistake_leaves_no_settings(tmp_
     (folder / "more.py").write_text("more = 1\n")
     with pytest.raises(ConfigError, match=r"\(48 files then, 49 now\); give a new --out"):
         prepare([folder], out, SMALL)
+
+
+def test_of_too_much_text_files_are_drawn_and_always_the_same(texts):
+    files = list_files([texts])
+    sizes = {path: path.stat().st_size for path, _ in files}
+    drawn = draw_files(files, sum(sizes.values()) // 3)
+    total = sum(sizes[path] for path, _ in drawn)
+    assert sum(sizes.values()) // 3 - max(sizes.values()) < total <= sum(sizes.values()) // 3
+    assert drawn == [one for one in files if one in drawn]
+    assert drawn == draw_files(files[::-1], sum(sizes.values()) // 3)[::-1]
+    assert draw_files(files, sum(sizes.values())) == files

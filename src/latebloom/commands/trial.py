@@ -72,6 +72,10 @@ def run(options: Namespace) -> None:
     out = options.out or Path("trial")
     with Work(visible=True) as work:
         found = run_trial(options.data, out, settings, work)
+    said = found["recommendation"]
+    if not found["evaluations"]["joint"]:
+        say(Console(), f"{said['sentence']} {said['advice']}")
+        return
     title = f"Trial of delayed attention: {Path(options.model).name} on {', '.join(path.name for path in options.data)}"
     with catch_write_errors(out):
         write_file(out / "index.html", trial_page(found, title, ["latebloom", *sys.argv[1:]]).encode())
@@ -82,6 +86,5 @@ def run(options: Namespace) -> None:
     say(console, describe_text(found))
     if fewer := fewer_seeds(found):
         say(console, fewer)
-    said = found["recommendation"]
     say(console, f"{said['sentence']} {said['advice']}")
     say(console, f"Page: {out / 'index.html'}   Numbers: {out / 'trial.json'}")

@@ -23,6 +23,7 @@ from latebloom.delay.optimizers import DelayedOptimizers, Optimizers
 from latebloom.delay.parts import watch_parts
 from latebloom.delay.policy import Hold, HookedDelay, Stage, Switch, check_trigger, stage_at
 from latebloom.delay.triggers import Moment, Trigger, WhenBeyond
+from latebloom.delay.undisturbed import reshard
 from latebloom.errors import ConfigError
 
 
@@ -318,13 +319,20 @@ class DelayedAttention:
         switched = False
         if self.holding:
             was_held = self.attention_held
-            moment = Moment(self.step, self.steps, self.measure, self.tokens, tuple(self._reports))
+            moment = Moment(self.step, self.steps, self._measure, self.tokens, tuple(self._reports))
             self._reports = []
             switched = self._switch.update(self.settings.until, moment)
             if switched and was_held:
                 self._optimizers.start_attention()
         self._set_gate()
         return switched
+
+    def _measure(self, multiple: float) -> float:
+        """Return the accuracy at a multiple of the training length, and leave a model as it was divided by FSDP2."""
+        assert self.measure is not None  # triggers that measure are refused without it
+        accuracy = self.measure(multiple)
+        reshard(self.model)
+        return accuracy
 
     def _set_gate(self) -> None:
         value: float | Tensor = self.gate

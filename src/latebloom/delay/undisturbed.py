@@ -1,6 +1,6 @@
 """Call a model without a trace: its modes, weights, buffers, other state and random numbers are restored."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -79,5 +79,14 @@ def _unsharded(model: nn.Module) -> Iterator[None]:
     finally:
         for group, (forward, backward) in zip(groups, kept, strict=True):
             group.post_forward_mesh_info, group.reshard_after_backward = forward, backward
-        for module in sharded:
-            module.reshard()
+        reshard(model)
+
+
+def reshard(model: nn.Module) -> None:
+    """Divide the weights of a model again that FSDP2 has left whole after a pass without a backward pass.
+
+    With torch 2.13 a training step on such weights goes wrong without an error.
+    """
+    for module in model.modules():
+        if isinstance(divide := getattr(module, "reshard", None), Callable):
+            divide()

@@ -1,7 +1,7 @@
 """The result of an evaluation: accuracy by length, reach and cliff."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
 from math import prod
 from statistics import mean
@@ -34,6 +34,8 @@ class Evaluation:
     """The accuracy of guessing, for each named answer."""
     chance_all: float
     """The accuracy of guessing every query of a sequence, at the shortest tested length."""
+    losses: Mapping[int, float] = field(default_factory=dict)
+    """For a language model: the loss on the same tokens by length of context, in nats."""
 
     @classmethod
     def of(cls, training_length: int, counts: tuple[Count, ...], chance: dict[str, float]) -> "Evaluation":
@@ -49,6 +51,12 @@ class Evaluation:
     def reach(self) -> float:
         """The longest length up to which every tested length holds, in training lengths."""
         return held_length(self.counts) / self.training_length
+
+    @property
+    def score(self) -> float:
+        """What tuning ranks settings by: the mean accuracy beyond the training length, or for a language model the
+        negative loss at the training length."""
+        return -self.losses[self.training_length] if self.losses else self.mean_beyond
 
     @property
     def mean_beyond(self) -> float:
@@ -101,6 +109,7 @@ class Evaluation:
                 {
                     "length": count.length,
                     "sequences": count.sequences,
+                    **({"loss": self.losses[count.length]} if count.length in self.losses else {}),
                     **_share(count.correct, count.accuracy, count.interval),
                     "answers": {
                         name: _share(right, count.accuracy_of(name), count.interval_of(name))
@@ -123,7 +132,8 @@ class Evaluation:
                 )
                 for row in data["lengths"]
             )  # fmt: skip
-            return cls(data["training_length"], counts, data["chance_of"], data["chance"])
+            losses = {row["length"]: float(row["loss"]) for row in data["lengths"] if "loss" in row}
+            return cls(data["training_length"], counts, data["chance_of"], data["chance"], losses)
         except (KeyError, TypeError) as error:
             raise CheckpointError(f"this is not an evaluation: {error!r} while reading it") from None
 

@@ -20,7 +20,7 @@ import numpy as np
 from latebloom.differences import describe_differences
 from latebloom.engine.files import digest, json_digest, make_folder, write_file, write_json
 from latebloom.errors import ConfigError, DiskFullError, catch_write_errors
-from latebloom.fields import Bound, Count, check_fields
+from latebloom.fields import Bound, Count, at_least, check_fields
 from latebloom.lm.corpus import DOCUMENTS, FORMAT, MANIFEST, SETTINGS, TOKENS, TRACES, Corpus, hash_file
 from latebloom.lm.documents import SPLITS, Document, Scan, Split, list_files, scan_files, split_documents
 from latebloom.lm.extra import begin_folder
@@ -63,6 +63,8 @@ class Preparing:
     """Larger files are left out: they are mostly data."""
     traces: TraceShare = 0.0
     """The share of short traces in the training text, see `latebloom.lm.traces`."""
+    at_most: Annotated[int, at_least(0)] = 0
+    """Bytes of text; of more, files are drawn at random. 0 for all."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -107,12 +109,22 @@ def prepare(
 
 
 def check_text(paths: Sequence[Path], settings: Preparing, without: Path) -> list[tuple[Path, str]]:
-    """Return the files of the text; raise if there are none. Nothing is read or written."""
+    """Return the files of the text, drawn if it is too large; raise if there are none. Nothing is read or written."""
     files = list_files(paths, settings.include, without)
     if not files:
         where = ", ".join(map(str, paths))
         raise ConfigError(f"data: there are no files in {where}" + " that match --include" * bool(settings.include))
-    return files
+    return draw_files(files, settings.at_most) if settings.at_most else files
+
+
+def draw_files(files: Sequence[tuple[Path, str]], at_most: int) -> list[tuple[Path, str]]:
+    """Return some files, in their order, with at most so many bytes; which ones depends on names and sizes alone."""
+    drawn, left = set[Path](), at_most
+    for file, _ in sorted(files, key=lambda item: digest(item[1].encode())):
+        if (size := _size(file)) <= left:
+            drawn.add(file)
+            left -= size
+    return [one for one in files if one[0] in drawn]
 
 
 def changed_text(files: Sequence[tuple[Path, str]], out: Path, settings: Preparing) -> str:
@@ -173,7 +185,7 @@ def _described(paths: Sequence[Path], settings: Preparing) -> dict:
 def _check_same(paths: Sequence[Path], out: Path, settings: Preparing) -> None:
     """Raise unless the corpus in `out` was made, or begun, from the same paths with the same settings."""
     try:
-        before = json.loads((out / SETTINGS).read_text())
+        before = {"at_most": 0} | json.loads((out / SETTINGS).read_text())  # older corpora were made of all text
     except (OSError, ValueError):
         raise ConfigError(f"out: {out / SETTINGS} cannot be read; give a new folder") from None
     if changed := describe_differences(before, _described(paths, settings)):

@@ -10,15 +10,18 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 
+from latebloom.delay.bypass import bypass_attention
+from latebloom.delay.find import Found, find_attention
 from latebloom.delay.policy import Hold, check_trigger
 from latebloom.delay.triggers import AtFraction, Trigger
+from latebloom.delay.undisturbed import reshard
 from latebloom.differences import describe_differences
 from latebloom.engine.environment import describe_environment
 from latebloom.engine.files import write_file, write_json
@@ -68,6 +71,12 @@ class Training:
     weight_decay: Annotated[float, at_least(0)] = 0.1
     bf16: bool = False
     """Mixed precision with bfloat16."""
+    shard: bool = False
+    """Divide weights, gradients and the optimizer's state among the processes (FSDP2)."""
+    without_attention: bool = False
+    """Leave the attention of a hybrid out for good: the recurrence alone."""
+    random_windows: bool = False
+    """Limit attention at every step to a random window, see `latebloom.lm.random_windows`."""
     seed: Annotated[int, at_least(0)] = 0
     log_every: Count = 20
     save_every: Count = 200
@@ -75,6 +84,8 @@ class Training:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.without_attention and (self.until is not None or self.random_windows):
+            raise ConfigError("without_attention: there is no attention to delay or to limit; leave one of both out")
 
     def trigger(self) -> Trigger:
         """Return the trigger; joint training has one without effect."""
@@ -95,7 +106,9 @@ class HeldOutLoss:
     def __call__(self, multiple: float) -> float:
         length, scored = round(multiple * self.context), min(64, self.context // 2)
         windows = scored_windows(self.corpus, "validation", length, scored, HELD_OUT_DOCUMENTS)
-        return float(last_losses(LastTokens(self.model), window_batch(self.tokens, windows, length), scored).mean())
+        loss = last_losses(LastTokens(self.model), window_batch(self.tokens, windows, length), scored).mean()
+        reshard(self.model)
+        return float(loss)
 
     def probability(self, multiple: float) -> float:
         """Return the geometric mean of the probabilities of the right tokens, which `when_beyond` compares."""
@@ -107,6 +120,8 @@ def train(settings: Training, folder: Path, *, track: str | None = None, work: W
     need_transformers()
     from transformers import TrainerState
 
+    if settings.shard and int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        raise ConfigError("shard: there is one process; start several with torchrun --nproc-per-node N -m latebloom")
     if (folder / RESULT).exists():
         _check_same(folder, settings)
         return json.loads((folder / RESULT).read_text())
@@ -116,7 +131,7 @@ def train(settings: Training, folder: Path, *, track: str | None = None, work: W
     multiple = held_out_multiple(trigger) or getattr(trigger, "multiple", None)
     if multiple is not None:  # refuse before the work if there is no text for it
         HeldOutLoss(model, corpus, settings.context)(multiple)
-    hybrid = is_hybrid(model, settings)
+    hybrid = find_delayed(model, settings)[0] and not settings.without_attention
     with catch_write_errors(folder), _tracker_settings(folder):
         _begin(folder, settings, corpus, kernels)
         resumed = newest_checkpoint(folder / CHECKPOINTS)
@@ -124,6 +139,8 @@ def train(settings: Training, folder: Path, *, track: str | None = None, work: W
         # Trainer leaves out weights of some families; in a hybrid that goes on, the callback restores them.
         if resumed is not None and (over is not None or not hybrid):
             model = type(model).from_pretrained(resumed, dtype=torch.float32)
+        if settings.without_attention:
+            bypass_attention(model)
         trainer, delay = build_trainer(model, settings, corpus, folder, track, work)
         began, used = time.monotonic(), time.process_time()
         if over is not None:  # killed before the outcome was written; Trainer would do one more step
@@ -132,8 +149,13 @@ def train(settings: Training, folder: Path, *, track: str | None = None, work: W
             trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
         cost: dict[str, float] = {"resumed_at": 0 if resumed is None else step_of(resumed)}
         cost |= {"seconds": round(time.monotonic() - began, 1), "cpu_seconds": round(time.process_time() - used, 1)}
+        weights: dict[str, Any] | None = None
+        if settings.shard and over is None:
+            from latebloom.integrations.sharded_trainer import gather_weights
+
+            weights = gather_weights(trainer)
         if trainer.is_world_process_zero():
-            return _finish(folder, settings, trainer, delay, corpus, cost, kernels)
+            return _finish(folder, settings, trainer, delay, corpus, cost, kernels, weights)
     return {}
 
 
@@ -159,7 +181,8 @@ def _described(settings: Training, corpus: Corpus) -> dict[str, Any]:
 
 def _check_same(folder: Path, settings: Training) -> None:
     """Raise unless the run in the folder has these settings."""
-    before = json.loads((folder / SETTINGS).read_text())
+    defaults = {item.name: item.default for item in fields(Training) if item.default is not MISSING}
+    before = defaults | json.loads((folder / SETTINGS).read_text())  # a folder of before a setting was there lacks it
     wanted = _described(settings, Corpus.load(Path(settings.corpus)))
     before["corpus"] = wanted["corpus"]  # it may have moved; its hash counts
     if changed := describe_differences(before, wanted):
@@ -205,12 +228,16 @@ def build_trainer(
     from latebloom.trackers.tracking import Tracker
 
     trigger, measure = settings.trigger(), HeldOutLoss(model, corpus, settings.context)
-    delay = None
-    if is_hybrid(model, settings):
+    delay, (hybrid, found) = None, find_delayed(model, settings)
+    if hybrid and not settings.without_attention:
         # Joint training has the callback too: it restores weights that Trainer leaves out of a resume.
         hold, ramp = ("none", 0) if settings.until is None else (settings.hold, settings.ramp_steps)
-        delay = DelayedAttentionCallback(trigger, hold=hold, ramp_steps=ramp, measure=measure.probability)
-    on_gpu = torch.cuda.is_available()
+        delay = DelayedAttentionCallback(trigger, hold=hold, ramp_steps=ramp, where=found, measure=measure.probability)
+    on_gpu, kind, sharding = torch.cuda.is_available(), Trainer, dict[str, Any]()
+    if settings.shard:
+        from latebloom.integrations.sharded_trainer import SHARDING, ShardedTrainer
+
+        kind, sharding = ShardedTrainer, SHARDING
     args = TrainingArguments(
         output_dir=str(folder / CHECKPOINTS),
         max_steps=settings.steps,
@@ -233,15 +260,23 @@ def build_trainer(
         use_cpu=not on_gpu,
         dataloader_pin_memory=on_gpu,
         seed=settings.seed,
+        **sharding,
     )
     callbacks: list[Any] = [] if delay is None else [delay]
+    if settings.random_windows:
+        from latebloom.lm.random_windows import RandomWindows
+
+        attention = find_attention(model)
+        if attention is None or not attention.matched:
+            raise ConfigError("random_windows: no attention was found in this model")
+        callbacks.append(RandomWindows(model, attention.matched, settings.seed, settings.context))
     if (multiple := held_out_multiple(trigger)) is not None:
         callbacks.append(HeldOutLog(measure, multiple, settings.log_every))
     if track is not None:
         Tracker.named(track, "track").check()
         callbacks += get_reporting_integration_callbacks([track])
     callbacks.append(Observer(work or Work()))
-    trainer = Trainer(
+    trainer = kind(
         model=model,
         args=args,
         train_dataset=TrainingWindows(corpus.split("train"), settings.context),
@@ -268,10 +303,9 @@ def _tracker_settings(folder: Path) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def is_hybrid(model: "PreTrainedModel", settings: Training) -> bool:
-    """Return whether attention is found beside something else; raise if it is to be delayed and cannot be."""
-    from latebloom.delay.find import find_attention
-
+def find_delayed(model: "PreTrainedModel", settings: Training) -> tuple[bool, Found | None]:
+    """Return whether attention is beside something else, and what was found, before the model is divided among
+    processes; raise if attention is to be delayed and cannot be."""
     found = find_attention(model, leaves_out=settings.until is not None and settings.hold in ("bypass", "ramp"))
     try:
         if found is not None:
@@ -279,8 +313,8 @@ def is_hybrid(model: "PreTrainedModel", settings: Training) -> bool:
     except ConfigError:
         if settings.until is not None:
             raise
-        return False  # a Transformer or a recurrence alone can be trained jointly
-    return True
+        return False, None  # a Transformer or a recurrence alone can be trained jointly
+    return True, found
 
 
 def _finish(
@@ -291,14 +325,19 @@ def _finish(
     corpus: Corpus,
     cost: dict[str, float],
     kernels: dict[str, Any],
+    weights: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """Write the model, the log and the outcome; `cost` is that since the run was last resumed."""
+    """Write the model, the log and the outcome; `cost` is that since the run was last resumed.
+
+    `weights` are those of the model if it does not hold all of them itself.
+    """
     history: Sequence[dict[str, Any]] = trainer.state.log_history
     losses = [entry["loss"] for entry in history if "loss" in entry]
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
-    if not all(bool(one.isfinite().all()) for one in model.parameters()):  # since the last entry of the log
+    found = model.state_dict() if weights is None else weights
+    if not all(bool(one.isfinite().all()) for one in found.values()):  # since the last entry of the log
         raise NonFiniteLossError("the weights are not finite; use a smaller --learning-rate and a new folder")
-    model.save_pretrained(folder / MODEL)
+    model.save_pretrained(folder / MODEL, state_dict=weights)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(corpus.folder / name, folder / MODEL / name)
     steps = [entry for entry in history if "train_runtime" not in entry]  # the summary counts from the last resume

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,27 +23,35 @@ from latebloom.differences import describe_differences
 from latebloom.engine.files import write_json
 from latebloom.errors import ConfigError, catch_write_errors
 from latebloom.fields import Count, Positive, at_least, check_fields
-from latebloom.lm.bench import on_device, step_seconds
-from latebloom.lm.compare import Recommendation, recommend
+from latebloom.lm.bench import on_device
+from latebloom.lm.compare import recommend
 from latebloom.lm.corpus import MANIFEST, Corpus, count_traces
 from latebloom.lm.evaluate import Evaluating, evaluate, load_trained
 from latebloom.lm.extra import begin_folder
+from latebloom.lm.pace import ENTRIES, FEWEST, FEWEST_STEPS, PAGE_SHARE, START, Cost, OutOfTime, TimedWork, fit, measure
 from latebloom.lm.prepare import Preparing, TraceShare, changed_text, check_text, prepare, remove_corpus
 from latebloom.lm.sizes import SIZES, build_model, defaults_of, read_model_config
-from latebloom.lm.traces import KINDS
-from latebloom.lm.train import Training, is_hybrid, train
+from latebloom.lm.train import Training, find_delayed, train
 from latebloom.lm.windows import scored_windows
 from latebloom.lm.work import Work
 
 ARMS = ("joint", "delayed")
-TRAINING_SHARE, EVALUATION_SHARE = 0.6, 0.22
-"""Shares of the minutes; the rest is for starting processes, for the page, and for steps that turn out slower."""
-FEWEST_STEPS, MOST_STEPS = 40, 10**9
+MOST_STEPS = 10**9
 MULTIPLES = (1, 2, 4, 8, 16)
-MOST_DOCUMENTS, MOST_PROBES, FEWEST = 64, 48, 12
 TRACES = 0.15
 """The share of traces in the training text, unless another is given; without them no small model answers a probe."""
+TEXT_A_MINUTE, TEXT_A_MINUTE_ON_GPU = 3_000_000, 50_000_000
+"""Bytes of text that are prepared for each minute of a trial; its runs read no more than that, or not much."""
+LEAST_TEXT = 30_000_000
+"""Bytes of text that are prepared in any case, so that the test split has enough documents."""
 UNIGRAM_TOKENS = 2_000_000
+TOO_LITTLE_TIME = {
+    "verdict": "too little time",
+    "sentence": "There was too little time to tell: the machine turned out slower than it was when a short run was "
+    "measured, and no seed was done when the minutes were over.",
+    "advice": "The same command continues the runs with the same minutes again.",
+}
+"""What a trial says if no seed was trained both ways."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,33 +86,40 @@ class Trial:
 def run_trial(paths: Sequence[Path], out: Path, settings: Trial, work: Work | None = None) -> dict[str, Any]:
     """Run a trial, or continue it, and return its numbers, which `trial.json` has too.
 
-    If the machine turns out slower than it was when a step was measured, later seeds are left out to keep the time.
+    If the machine turns out slower than it was when runs were measured, later seeds are left out to keep the time, and
+    a run that is not done when the minutes are over is stopped.
     """
-    work, began = work or Work(), time.monotonic()
+    work, began = work or Work(), time.time()
+    deadline = began + (1 - PAGE_SHARE) * 60 * settings.minutes - START
     _check_arguments(paths, out, settings)
     begin_folder(out, "corpus", "plan.json", "runs", "trial.json", "index.html")
     corpus = _corpus(paths, out, settings, work)
     on_gpu = torch.cuda.is_available()
     processes = settings.processes or (1 if on_gpu or (os.cpu_count() or 1) < 2 else 2)
     with catch_write_errors(out), _workers(processes) as workers:
-        plan = _plan(corpus, out, settings, workers, began, work)
-        work.begin("training and evaluating", 2 * settings.seeds, "0 runs done")
+        plan = _plan(corpus, out, settings, workers, deadline, work)
+        work.begin("training and evaluating", 2 * plan["seeds"], "0 runs done")
         done, together, longest, finished = 0, max(1, processes // 2), 0.0, 0
 
         def tell(run: tuple[Any, ...]) -> None:
             nonlocal finished
             finished += 1
             work.advance(note=f"{finished} runs done")
-            work.note(f"{run[0]}, seed {run[1]} done ({finished} of {2 * settings.seeds} runs)")
+            work.note(f"{run[0]}, seed {run[1]} done ({finished} of {2 * plan['seeds']} runs)")
 
-        while done < settings.seeds:
-            seeds = range(done, min(done + together, settings.seeds))
-            started = time.monotonic()
-            if done and started - began + longest > 60 * settings.minutes and not _is_done(out, seeds):
+        while done < plan["seeds"]:
+            seeds = range(done, min(done + together, plan["seeds"]))
+            started = time.time()
+            if done and started + longest > deadline and not _is_done(out, seeds):
                 break
-            workers.run(run_one, [(arm, seed, out, plan) for seed in seeds for arm in ARMS], tell)
-            done, longest = seeds.stop, max(longest, time.monotonic() - started)
-        found = _collect(out, plan, done, corpus, time.monotonic() - began)
+            try:
+                workers.run(run_one, [(arm, seed, out, plan, deadline) for seed in seeds for arm in ARMS], tell)
+            except OutOfTime:
+                while _is_done(out, [done]):
+                    done += 1
+                break
+            done, longest = seeds.stop, max(longest, time.time() - started)
+        found = _collect(out, plan, done, corpus, time.time() - began)
         write_json(out / "trial.json", found)
     return found
 
@@ -168,13 +183,6 @@ def _run_folder(out: Path, arm: str, seed: int) -> Path:
     return out / "runs" / f"{arm}-{seed}"
 
 
-def measure_step(training: Training) -> float:
-    """Return the time of a training step on this machine."""
-    corpus = Corpus.load(Path(training.corpus))
-    model, _ = build_model(training.model, 0, corpus.vocabulary, training.context)
-    return step_seconds(on_device(model), training, corpus)
-
-
 def _check_arguments(paths: Sequence[Path], out: Path, settings: Trial) -> None:
     """Raise if something is wrong that can be known before the corpus is made; nothing is written."""
     if _is_prepared(paths):
@@ -188,7 +196,7 @@ def _check_arguments(paths: Sequence[Path], out: Path, settings: Trial) -> None:
     delayed = replace(training, until=settings.until, steps=MOST_STEPS)
     delayed.trigger()
     model, _ = build_model(training.model, 0, vocabulary, training.context)
-    is_hybrid(model, delayed)
+    find_delayed(model, delayed)
 
 
 def _is_prepared(paths: Sequence[Path]) -> bool:
@@ -197,7 +205,9 @@ def _is_prepared(paths: Sequence[Path]) -> bool:
 
 def _preparing(settings: Trial) -> Preparing:
     vocabulary = settings.vocabulary or (1024 if settings.model == "tiny" else 4096)
-    return Preparing(vocabulary=vocabulary, traces=settings.traces, include=settings.include)
+    a_minute = TEXT_A_MINUTE_ON_GPU if torch.cuda.is_available() else TEXT_A_MINUTE
+    at_most = max(LEAST_TEXT, int(settings.minutes * a_minute))
+    return Preparing(vocabulary=vocabulary, traces=settings.traces, include=settings.include, at_most=at_most)
 
 
 def _corpus(paths: Sequence[Path], out: Path, settings: Trial, work: Work) -> Corpus:
@@ -215,46 +225,43 @@ def _corpus(paths: Sequence[Path], out: Path, settings: Trial, work: Work) -> Co
     return prepare(paths, folder, made, work, without=out)
 
 
-def _plan(corpus: Corpus, out: Path, settings: Trial, workers: _Workers, began: float, work: Work) -> dict[str, Any]:
-    """Return the plan that was made before, or measure a step and make one that fits into the minutes."""
+def _plan(corpus: Corpus, out: Path, settings: Trial, workers: _Workers, deadline: float, work: Work) -> dict[str, Any]:
+    """Return the plan that was made before, or measure and make one that fits into the time until the deadline."""
     file, asked = out / "plan.json", json.loads(json.dumps(asdict(settings))) | {"corpus_hash": corpus.hash}
     if file.exists():
         plan = json.loads(file.read_text())
         if changed := describe_differences(plan["asked"], asked):
             raise ConfigError(f"out: {out} has a trial with other settings ({changed}); give a new folder")
-        return plan
-    work.begin("measuring a step", None)
+        return {"seeds": settings.seeds} | plan  # plans of earlier versions have as many as were asked for
+    work.begin("measuring a short run", None)
     training = _training(corpus.folder, corpus.vocabulary, corpus.end_token, settings)
     contexts = _testable(corpus, training.context)
     model, _ = build_model(training.model, 0, corpus.vocabulary, training.context)
+    multiples = tuple(context // training.context for context in contexts)
     # In all processes at once, because they share the machine when they train.
-    seconds = max(workers.run(measure_step, [(training,)] * workers.processes))
-    left = 60 * settings.minutes - (time.monotonic() - began)
-    each = max(0.0, left) * workers.processes / (2 * settings.seeds)
-    steps = int(TRAINING_SHARE * each / seconds)
-    if steps < FEWEST_STEPS:
+    costs = workers.run(measure, [(training, settings.until, multiples)] * workers.processes)
+    cost = Cost(*(max(values) for values in zip(*map(astuple, costs), strict=True)))
+    amount = fit(deadline - time.time(), settings.seeds, workers.processes, cost)
+    if amount.steps < FEWEST_STEPS:
         count = sum(one.numel() for one in model.parameters())
-        advice = " or ".join(["more minutes", *["fewer seeds"] * (settings.seeds > 1), *_smaller(settings, model)])
+        advice = " or ".join(["more minutes", *_smaller(settings, model)])
         raise ConfigError(
-            f"minutes: {settings.minutes:g} minutes are {max(0, steps)} steps for each of {2 * settings.seeds} runs of "
+            f"minutes: {settings.minutes:g} minutes are {amount.steps} steps for each of {2 * amount.seeds} runs of "
             f"this model with {count:,} parameters, and {FEWEST_STEPS} are the least; give {advice}"
         )
+    steps = amount.steps
     replace(training, until=settings.until, steps=steps).trigger()
-    forward = seconds / (3 * training.batch * training.context)  # a step is a forward and a backward pass
-    windows = EVALUATION_SHARE * each / (forward * sum(contexts))
-    share = windows / (MOST_DOCUMENTS + len(KINDS) * MOST_PROBES)
     plan = {
         "asked": asked,
         "corpus": str(corpus.folder.resolve()),
         "training": asdict(
-            replace(training, steps=steps, save_every=max(10, steps // 4), log_every=max(1, steps // 40))
+            replace(training, steps=steps, save_every=max(10, steps // 4), log_every=-(-steps // ENTRIES))
         ),
         "until": settings.until,
-        "multiples": [context // training.context for context in contexts],
-        "documents": int(min(MOST_DOCUMENTS, max(FEWEST, share * MOST_DOCUMENTS))),
-        "probes": int(min(MOST_PROBES, max(FEWEST, share * MOST_PROBES))),
+        "multiples": list(multiples),
+        **asdict(amount),
         "processes": workers.processes,
-        "step_seconds": seconds,
+        "cost": asdict(cost),
     }
     write_json(file, plan)
     return plan
@@ -306,14 +313,14 @@ def _testable(corpus: Corpus, context: int) -> list[int]:
     return contexts
 
 
-def run_one(arm: str, seed: int, out: Path, plan: dict[str, Any]) -> None:
-    """Train and evaluate one run; a finished one is left as it is."""
+def run_one(arm: str, seed: int, out: Path, plan: dict[str, Any], deadline: float) -> None:
+    """Train and evaluate one run; a finished one is left as it is. At the deadline, a time of day, it is stopped."""
     folder = _run_folder(out, arm, seed)
     file = folder / "evaluation.json"
     if file.exists():
         return
-    training = Training(**plan["training"])
-    train(replace(training, seed=seed, until=plan["until"] if arm == "delayed" else None), folder)
+    training, work = Training(**plan["training"]), TimedWork(deadline)
+    train(replace(training, seed=seed, until=plan["until"] if arm == "delayed" else None), folder, work=work)
     model = load_trained(folder).model
     settings = Evaluating(
         context=training.context,
@@ -322,7 +329,7 @@ def run_one(arm: str, seed: int, out: Path, plan: dict[str, Any]) -> None:
         probes=plan["probes"],
     )
     began, used = time.monotonic(), time.process_time()
-    found = evaluate(on_device(model), Corpus.load(Path(training.corpus)), settings)
+    found = evaluate(on_device(model), Corpus.load(Path(training.corpus)), settings, work)
     cost = {"evaluation_seconds": time.monotonic() - began, "evaluation_cpu_seconds": time.process_time() - used}
     write_json(file, found | cost)
 
@@ -350,12 +357,12 @@ def _collect(out: Path, plan: dict[str, Any], seeds: int, corpus: Corpus, second
             }
             runs.append({"arm": arm, "seed": seed, "curve": curve, **json.loads((folder / "result.json").read_text())})
     unigram = unigram_loss(corpus)
-    said: Recommendation = recommend(arms, unigram)
+    said = asdict(recommend(arms, unigram)) if seeds else TOO_LITTLE_TIME
     return {
         "plan": plan,
         "corpus": {name: corpus.manifest[name] for name in ("splits", "vocabulary", "split_by", "left_out")}
         | {"traces": count_traces(corpus)},
-        "recommendation": asdict(said),
+        "recommendation": said,
         "unigram_loss": unigram,
         "seconds": round(seconds, 1),
         "runs": runs,

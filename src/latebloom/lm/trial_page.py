@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from latebloom.evaluation.interval import binomial_interval
-from latebloom.lm.charts import context_chart, context_point
 from latebloom.lm.compare import estimate, over_seeds, paired_losses
 from latebloom.lm.tables import context_heads
 from latebloom.lm.traces import TITLES
 from latebloom.report.charts import Row, Spec, curves_chart
+from latebloom.report.context_charts import context_chart, context_point
 from latebloom.report.page import Page
 from latebloom.report.statistics import Estimate
 from latebloom.report.tables import EMPTY, Cell, Table, as_html

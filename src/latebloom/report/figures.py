@@ -9,6 +9,7 @@ from latebloom.evaluation.result import CLAIM
 from latebloom.report import charts
 from latebloom.report.charts import Row, Spec, layer, nominal, quantity
 from latebloom.report.compared import Compared
+from latebloom.report.losses import NOTE, loss_chart
 from latebloom.report.names import shown_name
 from latebloom.report.panel import Panel
 from latebloom.report.statistics import Estimate, mean_interval, paired
@@ -46,6 +47,8 @@ def all_figures(panel: Panel, compared: Compared) -> list[Figure]:
         return curve_figures(panel)
     lines, dots = accuracy_figure(panel), [arms_figure(panel), effects_figure(panel, compared)]
     found = [*dots, lines] if lines.fold else [lines, *dots]
+    if panel.has_losses:
+        found.insert(0, Figure("loss", loss_chart(panel), NOTE))
     return [*(figure for figure in found if figure), *answer_figures(panel), *curve_figures(panel)]
 
 

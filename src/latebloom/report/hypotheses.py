@@ -5,15 +5,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from latebloom.evaluation.interval import binomial_interval
+from latebloom.report.losses import loss_change
 from latebloom.report.panel import Panel
 from latebloom.report.statistics import SETTLED_AT, Comparison, compare_arms, holm
 from latebloom.report.study_tables import p_value, points
 from latebloom.report.tables import Cell, Table
-from latebloom.results.stated import Difference, Hypothesis, Level, Prediction, Stated
+from latebloom.results.stated import Difference, Hypothesis, Level, LossChange, Prediction, Stated
 
 Verdict = Literal["supported", "refuted", "undecided"]
 FEWEST = 10
 """Seeds below which a prediction about a share of them is undecided."""
+FEWEST_FOR_LOSS = 5
+"""Seeds below which a prediction about a loss is undecided."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,9 @@ def verdicts(panels: Sequence[Panel]) -> Verdicts | None:
             "95% bootstrap interval lies below it. No difference of so many points is supported if the interval lies "
             "within them, and refuted if the difference is that large and significant. Both stay undecided with so few "
             "seeds that no difference could be significant. A share of seeds is decided by counting them, from "
-            f"{FEWEST} seeds on; brackets have the exact 95% interval."
+            f"{FEWEST} seeds on; brackets have the exact 95% interval. A change of loss is supported if Student's 95% "
+            f"interval over seeds lies below the bound, and refuted if it lies above, from {FEWEST_FOR_LOSS} seeds on; "
+            "these intervals are not corrected for multiple comparisons."
         ),
         names=4,
     )
@@ -74,7 +79,11 @@ def judge(hypotheses: Sequence[Hypothesis], panels: Sequence[Panel]) -> Iterator
         yield (
             hypothesis,
             [
-                judge_difference(one, found[id(one)]) if isinstance(one, Difference) else _judge_level(one, panels)
+                judge_difference(one, found[id(one)])
+                if isinstance(one, Difference)
+                else judge_loss(one, panels)
+                if isinstance(one, LossChange)
+                else _judge_level(one, panels)
                 for one in hypothesis.predictions
             ],
         )
@@ -90,6 +99,10 @@ def overall(judged: Sequence[Judged]) -> Verdict:
 
 def describe(one: Prediction) -> str:
     """Return a prediction in words."""
+    if isinstance(one, LossChange):
+        where = f"at {one.at:g}x{' and beyond' * one.beyond} on {one.task}"
+        equal = " at equal loss at 1x" * bool(one.matched)
+        return f"loss of {one.arm} - {one.baseline} {where}{equal}: below {one.below:+g} nats"
     answer = f", {one.answer}" if one.answer else ""
     where = f"at {one.at:g}x on {one.task}{answer}"
     if isinstance(one, Difference):
@@ -120,6 +133,22 @@ def judge_difference(one: Difference, seen: Comparison | None) -> Judged:
     elif high < margin:
         verdict = "refuted"
     return Judged(one, text, verdict)
+
+
+def judge_loss(one: LossChange, panels: Sequence[Panel]) -> Judged:
+    """Return the verdict on a change of loss: the interval over seeds lies below the bound, or not."""
+    panel = _panel(one, panels)
+    found = None if panel is None else loss_change(one, panel)
+    if found is None:
+        return Judged(one, "not measured", "undecided")
+    interval = "" if found.low is None else f" [{found.low:+.3f}, {found.high:+.3f}]"
+    seen = f"{found.mean:+.3f} nats{interval} over {found.seeds} seed{'s' * (found.seeds > 1)}"
+    verdict: Verdict = "undecided"
+    if found.seeds < FEWEST_FOR_LOSS:
+        seen += ": too few seeds for a verdict"
+    elif found.low is not None and found.high is not None:
+        verdict = "supported" if found.high < one.below else "refuted" if found.low >= one.below else "undecided"
+    return Judged(one, seen, verdict)
 
 
 def _judge_level(one: Level, panels: Sequence[Panel]) -> Judged:

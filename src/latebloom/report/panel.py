@@ -80,6 +80,20 @@ class Panel:
                         found.setdefault((arm, count.length, answer), {})[seed] = count.accuracy_of(answer)
         return found
 
+    def losses(self, arm: str, contexts: Sequence[int]) -> dict[int, float]:
+        """Return the loss of each seed of a language model, averaged over contexts; empty if it was not measured."""
+        runs = self.finished.get(arm, {})
+        return {
+            seed: sum(run.losses[one] for one in contexts) / len(contexts)
+            for seed, run in runs.items()
+            if contexts and all(one in run.losses for one in contexts)
+        }
+
+    @cached_property
+    def has_losses(self) -> bool:
+        """Whether the runs are language models."""
+        return any(one.losses for one in self.evaluations)
+
     def estimate(self, arm: str, length: int, answer: str | None = None) -> Estimate | None:
         """Return the mean over seeds; None if no seed was tested.
 

@@ -64,8 +64,8 @@ class Tried:
 
     @cached_property
     def score(self) -> float | None:
-        """The mean accuracy beyond the training length, by which settings are chosen; None if a run failed."""
-        found = [run.evaluation.mean_beyond for run in self.runs if run.evaluation is not None]
+        """What settings are chosen by, see `Evaluation.score`; None if a run failed."""
+        found = [run.evaluation.score for run in self.runs if run.evaluation is not None]
         return mean(found) if len(found) == len(self.runs) else None
 
     @cached_property
@@ -126,9 +126,10 @@ def choices_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
         rows=tuple((Cell(one.arm), *_chosen(one)) for one in arms),
         note=(
             "Each arm has the settings with the highest mean accuracy over the tested lengths beyond the training "
-            "length, on tuning seeds that are not reported. Next best: the highest of the others that were tried on as "
-            "many seeds. It can be higher if failed runs were repeated after the choice. These figures are biased "
-            "upwards by the choice; those of the other tables are from other seeds. "
+            "length (language models: the lowest loss at 1x), on tuning seeds that are not reported. Next best: the "
+            "highest of the others that were tried on as many seeds. It can be higher if failed runs were repeated "
+            "after the choice. These figures are biased upwards by the choice; those of the other tables are from "
+            "other seeds. "
             f"Only settings that differ between the tried ones are shown.{more}"
         ),
         names=2,
@@ -142,7 +143,12 @@ def _chosen(one: Tuning) -> tuple[Cell, ...]:
     rounds = Cell(", the best on ".join(map(str, sorted({len(tried.runs) for tried in one.tried}))))
     if one.chosen is None or one.chosen.score is None:
         return (EMPTY, many, rounds, EMPTY, EMPTY)
-    return (one.overrides(one.chosen), many, rounds, percent(one.chosen.score), percent(one.next_best(one.chosen)))
+    return (one.overrides(one.chosen), many, rounds, _score(one.chosen.score), _score(one.next_best(one.chosen)))
+
+
+def _score(value: float | None) -> Cell:
+    """Return a mean accuracy, or a loss, which is negative as a score."""
+    return percent(value) if value is None or value >= 0 else Cell(f"{-value:.3f} nats")
 
 
 def tried_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
@@ -156,7 +162,7 @@ def tried_table(panel: Panel, tuning: Sequence[RunRecord]) -> Table:
             seeds = str(done) if done == len(one.runs) else f"{done} of {len(one.runs)}"
             name = f"{arm.arm}{' (chosen)' * (one is arm.chosen)}"
             steps = (Cell(f"{one.steps:,}"),) if stops else ()
-            rows.append((Cell(name), arm.overrides(one), Cell(seeds), *steps, percent(one.score)))
+            rows.append((Cell(name), arm.overrides(one), Cell(seeds), *steps, _score(one.score)))
     head = ("arm", "setting", "tuning seeds", *(("steps",) if stops else ()), "mean beyond")
     note = "Settings that were tried on more seeds come first. Settings with a failed run are not chosen."
     if stops:

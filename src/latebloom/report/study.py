@@ -15,6 +15,7 @@ from latebloom.report.charts import save_chart
 from latebloom.report.compared import comparison_tables, comparisons, switch_table
 from latebloom.report.figures import all_figures
 from latebloom.report.hypotheses import verdicts
+from latebloom.report.losses import loss_changes_table, loss_table
 from latebloom.report.page import Section, study_page
 from latebloom.report.panel import Panel, panels
 from latebloom.report.power import power_table
@@ -51,7 +52,9 @@ def read_sections(paths: Sequence[Path]) -> list[Section]:
     sections = []
     for (name, panel), compared in zip(names.items(), comparisons(found), strict=True):
         tuning = [run for run in records if (run.study, run.task) == (f"{panel.study}{TUNING}", panel.task)]
+        losses = {"loss": loss_table(panel), "loss-changes": loss_changes_table(panel)} if panel.has_losses else {}
         tables = {
+            **losses,
             "accuracy": accuracy_table(panel),
             "reach": reach_table(panel),
             **comparison_tables(panel, compared),

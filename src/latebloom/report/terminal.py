@@ -64,7 +64,7 @@ def say(console: Console, text: str) -> None:
 
 
 def show_sections(console: Console, sections: Sequence[Section]) -> None:
-    """Print the accuracy table of each section and the sentences about it."""
+    """Print the accuracy of each section, or the loss of language models, and the sentences about it."""
     studies = [section.panel.study for section in sections]
     for section, before in zip(sections, [None, *studies], strict=False):
         if section.panel.study != before and len(set(studies)) > 1:
@@ -72,7 +72,7 @@ def show_sections(console: Console, sections: Sequence[Section]) -> None:
         if section.hypotheses is not None:
             for sentence in section.hypotheses.sentences:
                 say(console, sentence)
-        print_table(console, section.tables["accuracy"])
+        print_table(console, section.tables.get("loss", section.tables["accuracy"]))
         say(console, f"{section.headline} {section.caveats}\n")
         for verdict in () if section.probed is None else section.probed.verdicts:
             say(console, f"{verdict}\n")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from latebloom.evaluation.interval import binomial_interval
 from latebloom.evaluation.result import CLAIM, HOLDS_AT, Evaluation, held_length
 from latebloom.report.compared import Compared
+from latebloom.report.losses import loss_headline
 from latebloom.report.panel import Panel
 from latebloom.report.statistics import SETTLED_AT, seeds_to_settle
 from latebloom.report.study_tables import times
@@ -72,6 +73,8 @@ def headline(panel: Panel) -> str:
         middle = next((pair for pair in told[1:-1] if pair[0] == panel.reference), told[1])
         which = "the main baseline" if middle[0] == panel.reference else "second"
         told, left_out = [told[0], middle, told[-1]], f" (best, {which} and last of {arms} arms)"
+    if panel.has_losses:
+        return loss_headline(panel)
     levels = ", ".join(f"{arm} {one.mean:.1%}" for arm, one in told)
     at = times(panel, panel.compared_length)
     return f"All answers right at {at}: {levels}{left_out}. At {HOLDS_AT:.0%} or more: {_who_holds(panel)}."
@@ -113,7 +116,7 @@ def caveats(panel: Panel, compared: Compared) -> str:
     if missing := [arm for arm in panel.arms if arm not in panel.shown]:
         text += f" No run of {join_words(missing)} has finished."
     failed = {arm: count for arm in panel.shown if (count := panel.failed_to_learn(arm))}
-    if failed:
+    if failed and not panel.has_losses:
         counts = [f"{arm} {count} of {len(panel.finished[arm])}" for arm, count in failed.items()]
         told = join_words(counts) if len(counts) <= MOST_TOLD else f"in {len(counts)} of {len(panel.shown)} arms"
         text += f" Seeds below {HOLDS_AT:.0%} at the training length, which count in the means: {told}."

@@ -39,6 +39,8 @@ OWN = (*KEY, *RUN_NUMBERS, *RUN_TEXTS)
 """The columns that are fields of a record."""
 AGAINST, MANIFEST = "against", "manifest"
 """Columns that older results files do not have."""
+LOSS = "loss"
+"""A column of files with language models: the loss at this length of context, in nats."""
 STATED = "stated"
 """A column of files whose study states hypotheses, negative controls or selections."""
 AT_ONCE = 200
@@ -80,6 +82,7 @@ def write_results(path: Path, records: Sequence[RunRecord]) -> None:
     several = dict.fromkeys(name for one in evaluations for count in one.counts for name in count.queries)
     content = BytesIO()
     columns = schema(answers, several) | ({STATED: pl.String} if any(record.stated for record in records) else {})
+    columns |= {LOSS: pl.Float64} if any(one.losses for one in evaluations) else {}
     # In parts, because the points of all curves as Python objects take gigabytes.
     parts = (records[i : i + AT_ONCE] for i in range(0, len(records), AT_ONCE))
     frames = [pl.DataFrame([row for one in part for row in _rows(one)], schema=columns) for part in parts]
@@ -188,6 +191,7 @@ def _rows(record: RunRecord) -> Iterable[dict[str, Any]]:
             "sequences": count.sequences,
             "correct": count.correct,
             "chance": evaluation.chance_all,
+            **({LOSS: evaluation.losses.get(count.length)} if evaluation.losses else {}),
             **{f"accuracy_{name}": count.accuracy_of(name) for name in evaluation.chance},
             **{f"chance_{name}": level for name, level in evaluation.chance.items()},
             **{f"queries_{name}": queries for name, queries in count.queries.items()},
@@ -252,4 +256,5 @@ def _evaluation(rows: list[dict[str, Any]]) -> Evaluation:
         ):
             raise ValueError("a count is larger than its total")
         counts.append(Count(row["length"], total, row["correct"], right, queries))
-    return Evaluation(first["training_length"], tuple(counts), chance, first["chance"])
+    losses = {row["length"]: row[LOSS] for row in rows if row.get(LOSS) is not None}
+    return Evaluation(first["training_length"], tuple(counts), chance, first["chance"], losses)

@@ -60,7 +60,32 @@ class Level:
         return (self.arm,)
 
 
-Prediction = Difference | Level
+@dataclass(frozen=True, kw_only=True)
+class LossChange:
+    """A prediction that the loss of a language model, arm - baseline, is below a bound, with its interval."""
+
+    task: str
+    arm: str
+    baseline: str
+    at: float
+    """The tested context, in training contexts."""
+    beyond: bool = False
+    """Take the mean over all tested contexts from `at` on."""
+    below: float = 0.0
+    """The bound, in nats."""
+    matched: tuple[str, ...] = ()
+    """Arms like the baseline that were trained for less. With them, each seed of the arm is compared with the loss that
+    the baseline has where its loss at 1x is the same, by linear interpolation."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "matched", tuple(self.matched))  # JSON has lists
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return self.arm, self.baseline, *self.matched
+
+
+Prediction = Difference | Level | LossChange
 
 
 @dataclass(frozen=True)
@@ -137,5 +162,5 @@ def _prediction(one: Prediction) -> dict[str, Any]:
 
 
 def _read_prediction(data: dict[str, Any]) -> Prediction:
-    kinds: dict[str, type[Prediction]] = {"difference": Difference, "level": Level}
+    kinds: dict[str, type[Prediction]] = {"difference": Difference, "level": Level, "losschange": LossChange}
     return kinds[data["kind"]](**{name: value for name, value in data.items() if name != "kind"})

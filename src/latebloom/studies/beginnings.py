@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from latebloom.config import RunConfig
+from latebloom.config import OtherRun, RunConfig
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.pause import Stop, step_reached
 from latebloom.engine.shared import COMPARED, WITHOUT_EFFECT, first_step, fork, shared_steps
@@ -46,6 +46,8 @@ def find_forks(configs: Mapping[str, RunConfig], stops: Stops = NO_STOPS) -> lis
     # Pairs are compared within a family only; a study may have thousands of settings.
     families: dict[tuple[object, ...], list[str]] = {}
     for name, config in configs.items():
+        if isinstance(config, OtherRun):  # it cannot be forked
+            continue
         families.setdefault((_family(config), first_step(config)), []).append(name)
     forks: dict[str, Fork] = {}
     for family in families.values():

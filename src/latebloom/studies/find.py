@@ -1,6 +1,7 @@
 """Studies by name or from a file, and their plans; an error in a file becomes one sentence with its line."""
 
 import inspect
+from importlib import import_module
 from pathlib import Path
 
 from latebloom.components import load_entry_points, members_of_module
@@ -20,10 +21,15 @@ from latebloom.studies import (  # noqa: F401 (the named studies, which register
 )
 from latebloom.studies.plan import SCALES, Plan, Scale, Study
 
+APART = ("latebloom.lm.study",)
+"""Modules of named studies that import this package, and so cannot be imported at its top."""
+
 
 def known_studies() -> dict[str, Study]:
     """Return the studies of this package and of plugins."""
     load_entry_points()
+    for module in APART:
+        import_module(module)
     return {name: Study.named(name) for name in Study.members}
 
 

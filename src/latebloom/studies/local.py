@@ -6,7 +6,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from latebloom.config import OtherRun
 from latebloom.engine.environment import choose_device
 from latebloom.engine.outcome import Progress
 from latebloom.errors import InterruptedRun
@@ -42,7 +43,9 @@ def train_all(
         return run_in_stacks(configs, folder, chosen, observe, stops=stops)
     waves = [{name: config} for name, config in unfinished(configs, folder, stops).items()]
     with environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1"):
-        return train_waves(waves, folder, _Processes(folder, observe, stops), workers or usable_cores(), observe)
+        others = {type(config) for config in configs.values() if isinstance(config, OtherRun)}
+        processes = _Processes(folder, observe, stops, [module for kind in others for module in kind.preload])
+        return train_waves(waves, folder, processes, workers or usable_cores(), observe)
 
 
 class _Processes(Workers):
@@ -51,9 +54,9 @@ class _Processes(Workers):
     Each has its own pipe for its messages, because a process that is killed while sending would break a shared one.
     """
 
-    def __init__(self, folder: Path, observe: Observe, stops: Stops) -> None:
+    def __init__(self, folder: Path, observe: Observe, stops: Stops, preload: Sequence[str] = ()) -> None:
         self._folder, self._observe, self._stops = folder, observe, stops
-        self._context = _context()
+        self._context = _context(preload)
         self._running: dict[Any, tuple[Configs, Any]] = {}
         self._failures: dict[str, dict[str, str]] = {}
         self._not_started: list[Configs] = []
@@ -99,8 +102,8 @@ class _Processes(Workers):
                     self._observe(name, message)
 
 
-def _context() -> Any:
-    """Return the start method: fork a server that has only imported torch.
+def _context(preload: Sequence[str] = ()) -> Any:
+    """Return the start method: fork a server that has only imported torch, and what runs of another kind need.
 
     Importing torch again takes seconds, and a fork of this process, which has used torch, may hang in its thread pools.
     """
@@ -108,7 +111,9 @@ def _context() -> Any:
         return mp.get_context("spawn")
     keep_sockets_apart()
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "torch._dynamo"])  # torch imports the latter for the first optimizer
+    context.set_forkserver_preload(
+        [__name__, "torch._dynamo", *preload]
+    )  # torch imports the latter for the first optimizer
     return context
 
 

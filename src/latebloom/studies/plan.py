@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import Literal, get_args
 
 from latebloom.components import Component, define
-from latebloom.config import RunConfig
+from latebloom.config import OtherRun, RunConfig
 from latebloom.errors import ConfigError, require, unknown
 from latebloom.results.stated import Hypothesis, Stated
 from latebloom.studies.arm import Arm, Axis, Round
@@ -61,7 +61,7 @@ class Plan:
     def __post_init__(self) -> None:
         require(isinstance(self.arms, Sequence), "arms", self.arms, "a list of Arm(name, config)")
         for arm in self.arms:
-            if not isinstance(arm, Arm) or not isinstance(arm.config, RunConfig):
+            if not isinstance(arm, Arm) or not isinstance(arm.config, RunConfig | OtherRun):
                 raise ConfigError(f"the arms of a study must be Arm(name, config); {arm!r} is not")
         reported = [("seeds", self.seeds), *((f"arm {arm.name}: seeds", arm.seeds) for arm in self.arms)]
         self._check_rounds()

@@ -73,16 +73,17 @@ def rank_choices(tested: Tested, share: float, seeds: int) -> Ranking:
 def score_choices(tested: Tested) -> tuple[dict[int, float | None], tuple[str, ...]]:
     """Return the score of each choice, and the answers that it is about.
 
-    The score is the mean accuracy over the tested lengths beyond the training length and over seeds. Before the switch
-    some answers may not be trained yet. If that is so for any run of the arm, all of its choices are ranked by the
-    answers that every one of them is trained on, at each length by the worst of these.
+    The score is the mean over seeds of `Evaluation.score`: of the accuracy beyond the training length, or of the loss
+    of a language model. Before the switch some answers may not be trained yet. If that is so for any run of the arm,
+    all of its choices are ranked by the answers that every one of them is trained on, at each length by the worst of
+    these.
     """
     every = [one for group in tested.values() for one in group or ()]
     withheld = {name for one in every for name in one.withheld}
     answers = tuple(name for name in (every[0].evaluation.chance if every else ()) if name not in withheld)
 
     def score(one: Trial) -> float:
-        return one.evaluation.mean_beyond_of(_ranked(one, answers)) if withheld else one.evaluation.mean_beyond
+        return one.evaluation.mean_beyond_of(_ranked(one, answers)) if withheld else one.evaluation.score
 
     scores = {k: None if group is None else mean(map(score, group)) for k, group in tested.items()}
     return scores, answers if withheld else ()

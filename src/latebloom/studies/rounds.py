@@ -101,7 +101,7 @@ class Tuning:
                 {
                     "changes": changes(self.arm.config, choice),
                     "seeds": last.seeds,
-                    "accuracy_beyond": last.scores[k],
+                    **_named(last.scores[k]),
                 }
                 | ({"steps": self._step(last, k), "rounds": self._history(k)} if stops_early else {})
                 | ({"extends_the_range": True} if k >= len(self.arm.choices) else {})
@@ -122,13 +122,18 @@ class Tuning:
             {
                 "steps": self._step(one, k),
                 "seeds": one.seeds,
-                "accuracy_beyond": one.scores[k],
+                **_named(one.scores[k]),
                 "answers": list(one.answers) or "all",
                 "ranked_by": one.by,
             }
             for one in self.rankings
             if k in one.scores
         ]
+
+
+def _named(score: float | None) -> dict[str, float | None]:
+    """Return a score under the name of what it is: a loss is negative as a score."""
+    return {"accuracy_beyond": score} if score is None or score >= 0 else {"loss": -score}
 
 
 def tunings(name: str, plan: Plan, out: Path) -> list[Tuning]:

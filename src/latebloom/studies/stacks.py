@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from latebloom.config import RunConfig
+from latebloom.config import OtherRun, RunConfig
 from latebloom.engine.checkpoint import latest_checkpoint
 from latebloom.engine.folder import RunFolder, read_json, wait_until_free
 from latebloom.engine.loop import Progress, run, run_stacked, run_until
@@ -57,6 +57,9 @@ def train_wave(
             outcome = run_stacked(wave, folder, device, observe=observe, stop=stop)
             return {name: str(error) for name, error in outcome.failed.items()}
         ((name, config),) = wave.items()
+        if isinstance(config, OtherRun):
+            config.train(folder / name, folder, str(device), lambda seen: observe(name, seen))
+            return {}
         where: dict[str, Any] = {"device": str(device), "observe": lambda seen: observe(name, seen)}
         if stop is None:
             run(config, folder / name, **where)
@@ -125,6 +128,9 @@ def plan_waves(
             waves.append({name: left.pop(name)})
     shapes: dict[object, Configs] = {}
     for name, config in left.items():
+        if isinstance(config, OtherRun):  # it has no stacks
+            waves.append({name: config})
+            continue
         shapes.setdefault((stack_key(config).hash, stops.get(name), paused[name]), {})[name] = config
     for shape in shapes.values():
         names = list(shape)

@@ -56,6 +56,7 @@ def add_arguments(parser: Parser) -> None:
     add("--learning-rate", type=number, metavar="RATE", help="peak of the rate (default: that of the size, or 0.001)")
     add("--seed", type=integer, default=0, metavar="N", help="seed of weights and order of data (default: 0)")
     add("--bf16", action="store_true", help="mixed precision with bfloat16")
+    add("--shard", action="store_true", help="divide the model among the processes that torchrun starts (FSDP2)")
     add("--log-every", type=integer, default=20, metavar="N", help="steps between entries of the log (default: 20)")
     add(
         "--save-every",
@@ -99,6 +100,7 @@ def run(options: Namespace) -> None:
         ramp_steps=options.ramp_steps,
         latest=options.latest,
         bf16=options.bf16,
+        shard=options.shard,
         seed=options.seed,
         log_every=options.log_every,
         save_every=options.save_every,
