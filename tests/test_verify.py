@@ -56,6 +56,15 @@ def test_one_changed_bit_is_found_and_named(file, folder, capsys):
     assert told.endswith("1 checked, 0 sound, 1 damaged.\n")
 
 
+@pytest.mark.parametrize("names", [(), ("config.json", "result.json")])
+def test_a_manifest_that_does_not_name_every_file_is_damaged(names, folder, capsys):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({name: manifest[name] for name in names}))
+    status, told = verify(capsys, folder)
+    assert status == 1
+    assert "manifest.json is missing or was changed" in told
+
+
 @pytest.mark.parametrize("file", ["model/model.safetensors", "evaluation.json", "result.json", "manifest.json"])
 def test_what_the_checkpoint_holds_is_repaired(file, folder, finished, capsys):
     (folder / file).write_bytes(b"x")

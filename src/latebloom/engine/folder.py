@@ -257,10 +257,11 @@ def locked(folder: Path, in_use: str) -> Iterator["Lock"]:
                 raise
             raise ConfigError(f"out: {folder} cannot be written ({error.strerror}); choose another folder") from None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(in_use) from None
         yield Lock(folder / ".lock", lock)
-    except BlockingIOError:
-        raise CheckpointError(in_use) from None
     finally:
         with suppress(OSError):  # the file is empty: nothing is lost, and the system releases the lock in any case
             os.close(lock)
