@@ -11,6 +11,7 @@ from synthetic import study
 from latebloom import run
 from latebloom.cli import main
 from latebloom.engine.loop import run_until
+from latebloom.engine.manifest import write_manifest
 from latebloom.engine.pause import Stop
 from latebloom.results.collect import StudyRun, collect
 from latebloom.results.file import read_results, write_results
@@ -81,6 +82,18 @@ def test_a_damaged_checkpoint_is_removed_where_another_is_whole(folder, capsys):
     assert verify(capsys, folder)[0] == 1
     assert verify(capsys, folder, "--repair")[0] == 0
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-00000020"]
+
+
+@pytest.mark.parametrize("words", [("evaluate",), ("inspect",), ("report",), ("train", "--out"), ("verify",)])
+def test_a_result_of_another_run_is_refused_although_the_digests_are_right(words, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder.parent)
+    result = json.loads((folder / "result.json").read_text()) | {"config_hash": "0" * 12}
+    (folder / "result.json").write_text(json.dumps(result))
+    write_manifest(folder, (folder / "result.json").read_bytes())
+    with pytest.raises(SystemExit):
+        main([*words, "run"])
+    said = capsys.readouterr()
+    assert "holds the result of another run than its config.json describes" in said.out + said.err
 
 
 def test_what_nothing_holds_stays_damaged(folder, capsys):

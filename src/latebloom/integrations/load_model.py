@@ -70,7 +70,8 @@ def _latebloom_model(data: dict[str, Any], file: Path, folder: Path | None, allo
     is_saved_model = data.get("library") == "latebloom"
     saved = folder if is_saved_model or folder is None else folder / "model"
     if folder is not None and not is_saved_model and RunFolder(folder).is_finished:
-        RunFolder(folder).read_result("config.json", "model/config.json", "model/model.safetensors")
+        run = RunFolder(folder)
+        run.read_result(run.read_config(), "config.json", "model/config.json", "model/model.safetensors")
     if saved is not None and (saved / "model.safetensors").exists():
         return SequenceModel.from_pretrained(saved), f"those in {saved}"
     if not is_saved_model:
