@@ -112,7 +112,7 @@ def test_no_name_in_results_leads_out_of_the_report(tmp_path):
     from dataclasses import replace
 
     seen = evaluation({25: 1.0, 75: 0.5})
-    evil = "/../../../victim/escaped"
+    evil = "/../../../victim/escaped\x00\x1b[31m"
     counts = tuple(replace(count, answers={evil: 5, "sum": 7}) for count in seen.counts)
     seen = replace(seen, counts=counts, chance={evil: 0.5, "sum": 0.5})
     (tmp_path / "victim").mkdir()
