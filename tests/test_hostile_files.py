@@ -73,6 +73,9 @@ def test_deeply_nested_json_is_one_sentence(file, folder, capsys):
 
 SETTINGS = {
     "model.width=1000000007": "model.attention.heads: 2 does not divide width 1000000007; choices: 1, 1000000007",
+    "model.width=1000000000": "there is not enough memory for this; use smaller settings",
+    f"model.layout={'ra' * 100_000}": "model.layout: 200000 characters are not possible; it must be 10000 or less",
+    f"model.match_parameters=lstm-{'9' * 5000}": "it must be a recurrence and a width, such as lstm-64",
     "model.blocks=1000000000": "model.blocks: 1000000000 is not possible; it must be 10000 or less",
     "evaluation.multiples=[1e308]": "evaluation.multiples: (1e+308,) is not possible; it must be a list, each of it a",
     f"training.full.batch_size=1{'0' * 30}": "is not possible; it must be 2147483647 or less",
@@ -109,7 +112,7 @@ def test_no_name_in_results_leads_out_of_the_report(tmp_path):
     from dataclasses import replace
 
     seen = evaluation({25: 1.0, 75: 0.5})
-    evil = "/../../../victim/escaped"
+    evil = "/../../../victim/escaped\x00\x1b[31m"
     counts = tuple(replace(count, answers={evil: 5, "sum": 7}) for count in seen.counts)
     seen = replace(seen, counts=counts, chance={evil: 0.5, "sum": 0.5})
     (tmp_path / "victim").mkdir()
@@ -197,13 +200,50 @@ def test_no_command_runs_unpickles_or_writes_elsewhere_what_hostile_files_ask_fo
     assert "this is a mistake in latebloom" not in ran.stderr
 
 
-def test_a_model_of_any_size_is_inspected_or_refused_before_it_is_built(folder, capsys):
+TOO_MANY = {
+    "layers": ({"num_hidden_layers": 10**7}, "num_hidden_layers: 10000000 is not possible; it must be 1000 or less"),
+    "depths": ({"depths": [10**7, 2]}, "depths: [10000000, 2] is not possible; it must be 1000 or less"),
+    "labels": ({"num_labels": 10**8}, "num_labels: 100000000 is not possible; it must be 1000000 or less"),
+    "modules": ({}, "cannot build a bert from . (ConfigError: it has more than 10 modules)"),
+}
+
+
+@pytest.mark.parametrize("what", TOO_MANY)
+def test_a_configuration_of_too_many_parts_is_refused_before_they_are_built(what, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("latebloom.integrations.load_model.MOST_MODULES", 10 if what == "modules" else 1000)
     bert = {"model_type": "bert", "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 8, "vocab_size": 20}
-    Path("deep.json").write_text(json.dumps(bert | {"num_hidden_layers": 10**7}))
-    assert "num_hidden_layers: 10000000 is not possible; it must be 1000 or less" in refused(
-        capsys, "inspect", "deep.json"
-    )
+    settings, sentence = TOO_MANY[what]
+    Path("deep.json").write_text(json.dumps(bert | {"num_hidden_layers": 1} | settings))
+    assert sentence in refused(capsys, "inspect", "deep.json")
+
+
+def test_names_and_sizes_are_not_taken_for_layers(tmp_path, monkeypatch, capsys):
+    """Gemma 3n has a vocabulary for each layer, and a label may be called player."""
+    monkeypatch.chdir(tmp_path)
+    bert = {"model_type": "bert", "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 8, "vocab_size": 20}
+    more = {"num_hidden_layers": 1, "vocab_size_per_layer_input": 262_144, "label2id": {"player": 5000}}
+    Path("config.json").write_text(json.dumps(bert | more))
+    main(["inspect", "config.json", "--no-horizon"])
+    assert "BertSelfAttention" in capsys.readouterr().out
+
+
+def test_a_model_of_any_size_is_refused_before_it_is_built(folder, capsys):
     config = json.loads((folder / "config.json").read_text())
     config["model"]["width"] = 40_000
     Path("wide.json").write_text(json.dumps(config))
     assert "which takes 238 GiB; give --yes to build it" in refused(capsys, "inspect", "wide.json")
+    config["model"]["blocks"] = 10_000
+    Path("deep.json").write_text(json.dumps(config))
+    assert "describes 30000 layers, which is not possible; it must be 1000 or less" in refused(
+        capsys, "inspect", "deep.json"
+    )
+
+
+def test_a_model_that_would_fill_the_memory_is_inspected_without_weights(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("latebloom.integrations.load_model.memory_of", lambda device: 16 * 1000)
+    bert = {"model_type": "bert", "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 8, "vocab_size": 20}
+    Path("config.json").write_text(json.dumps(bert | {"num_hidden_layers": 1}))
+    main(["inspect", "config.json"])
+    assert "Weights: none; with" in capsys.readouterr().out

@@ -11,6 +11,7 @@ from synthetic import study
 from latebloom import run
 from latebloom.cli import main
 from latebloom.engine.loop import run_until
+from latebloom.engine.manifest import write_manifest
 from latebloom.engine.pause import Stop
 from latebloom.results.collect import StudyRun, collect
 from latebloom.results.file import read_results, write_results
@@ -56,6 +57,15 @@ def test_one_changed_bit_is_found_and_named(file, folder, capsys):
     assert told.endswith("1 checked, 0 sound, 1 damaged.\n")
 
 
+@pytest.mark.parametrize("names", [(), ("config.json", "result.json")])
+def test_a_manifest_that_does_not_name_every_file_is_damaged(names, folder, capsys):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({name: manifest[name] for name in names}))
+    status, told = verify(capsys, folder)
+    assert status == 1
+    assert "manifest.json is missing or was changed" in told
+
+
 @pytest.mark.parametrize("file", ["model/model.safetensors", "evaluation.json", "result.json", "manifest.json"])
 def test_what_the_checkpoint_holds_is_repaired(file, folder, finished, capsys):
     (folder / file).write_bytes(b"x")
@@ -72,6 +82,18 @@ def test_a_damaged_checkpoint_is_removed_where_another_is_whole(folder, capsys):
     assert verify(capsys, folder)[0] == 1
     assert verify(capsys, folder, "--repair")[0] == 0
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-00000020"]
+
+
+@pytest.mark.parametrize("words", [("evaluate",), ("inspect",), ("report",), ("train", "--out"), ("verify",)])
+def test_a_result_of_another_run_is_refused_although_the_digests_are_right(words, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder.parent)
+    result = json.loads((folder / "result.json").read_text()) | {"config_hash": "0" * 12}
+    (folder / "result.json").write_text(json.dumps(result))
+    write_manifest(folder, (folder / "result.json").read_bytes())
+    with pytest.raises(SystemExit):
+        main([*words, "run"])
+    said = capsys.readouterr()
+    assert "holds the result of another run than its config.json describes" in said.out + said.err
 
 
 def test_what_nothing_holds_stays_damaged(folder, capsys):

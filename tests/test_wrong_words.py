@@ -1,5 +1,6 @@
 """What a new user gets wrong: each is one sentence with status 2 that says what to write, and harms nothing."""
 
+import errno
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from latebloom import recipe, run
 from latebloom.cli import main
 from latebloom.commands import load_command
 from latebloom.config import with_overrides
+from latebloom.errors import Note
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +134,19 @@ def test_a_damaged_run_is_one_sentence_and_its_checkpoint_restores_it(damage, fo
     if file not in ("result.json", "manifest.json"):  # these have the time and the second start of the run in them
         assert path.read_bytes() == right
     main(["evaluate", "run", "--lengths", "5"])
+
+
+def test_a_run_on_a_read_only_disk_is_evaluated_and_only_a_file_that_was_named_is_missed(folder, monkeypatch, capsys):
+    def refuse(path: Path, content: bytes) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr("latebloom.engine.files.write_flushed", refuse)
+    with pytest.warns(Note, match=r"run cannot be written \(Read-only file system\), .*; name one with --json FILE"):
+        main(["evaluate", "run", "--lengths", "4"])
+    assert "reach" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["evaluate", "run", "--lengths", "4", "--json", "mine.json"])
+    assert "json: mine.json cannot be written (Read-only file system)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [("evaluate", "run"), ("train", "--out", "run")], ids=["evaluate", "train"])

@@ -74,9 +74,13 @@ def _group_parser(group: str, names: list[str]) -> Parser:
     return parser
 
 
+_TOO_LARGE = "out of memory|can't allocate memory|Storage size calculation overflowed"
+"""What torch says of a tensor that does not fit."""
+
+
 def _describe_unforeseen(error: BaseException, words: list[str]) -> tuple[str, int]:
     """Return one sentence and the exit status for an unforeseen error; its traceback goes into a file."""
-    if isinstance(error, MemoryError) or re.search("out of memory|can't allocate memory", str(error)):
+    if isinstance(error, MemoryError) or re.search(_TOO_LARGE, str(error)):
         return (
             "there is not enough memory for this; use smaller settings, such as model.width=32, "
             "training.delayed.batch_size=32 and training.full.batch_size=32"

@@ -1,5 +1,6 @@
 """Folders that are moved, replaced or shared while a run trains there, and links in them."""
 
+import json
 import os
 import shutil
 from dataclasses import replace
@@ -75,6 +76,32 @@ def test_a_line_of_another_process_in_the_metrics_stops_the_run(tiny, tmp_path):
 
     with pytest.raises(CheckpointError, match=r"metrics.jsonl was changed by another process"):
         train_and(tiny, tmp_path / "run", change)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "model"])
+def test_a_link_that_takes_the_place_of_a_folder_stops_the_run_and_nothing_is_written_there(name, tiny, tmp_path):
+    (tmp_path / "victim").mkdir()
+
+    def change(folder: Path) -> None:
+        shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / name).symlink_to(tmp_path / "victim")
+
+    with pytest.raises(CheckpointError, match=f"{name} was replaced by a link while the run was training"):
+        train_and(tiny, tmp_path / "run", change)
+    assert contents(tmp_path / "victim") == {}
+
+
+@pytest.mark.parametrize("change", ["removed", "of another run"])
+def test_a_run_does_not_finish_beside_the_configuration_of_another(change, tiny, tmp_path):
+    def replace_config(folder: Path) -> None:
+        (folder / "config.json").unlink()
+        if change == "of another run":
+            (folder / "config.json").write_text(json.dumps(replace(tiny, seed=9).to_json()))
+
+    with pytest.raises(CheckpointError, match=r"config.json was removed or replaced while the run was training"):
+        train_and(tiny, tmp_path / "run", replace_config)
+    (tmp_path / "run" / "config.json").unlink(missing_ok=True)
+    assert run(tiny, tmp_path / "run", device="cpu").evaluation == run(tiny, device="cpu").evaluation
 
 
 LINKS = (".lock", "metrics.jsonl", "config.json", "result.json", "model", "checkpoints", ".writing-result.json")

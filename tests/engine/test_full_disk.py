@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from safetensors import SafetensorError
 from latebloom import run
 from latebloom.cli import main
 from latebloom.engine import checkpoint, files
-from latebloom.errors import DiskFullError, catch_write_errors
+from latebloom.errors import DiskError, DiskFullError, catch_write_errors
 from latebloom.results.file import write_results
 
 SMALL_DISK = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
@@ -46,6 +47,29 @@ def test_whichever_file_meets_it_the_run_goes_on_when_there_is_room(tiny, tmp_pa
     assert not list(tmp_path.rglob(".writing-*"))  # no half of a file takes what room there is
     disk.files_left = sys.maxsize
     assert run(tiny, tmp_path, device="cpu").evaluation == run(tiny, device="cpu").evaluation
+
+
+ERRORS = ("EIO", "EDQUOT", "EROFS", "EFBIG", "EACCES", "EMFILE", "ESTALE", "ENOTCONN", "ETIMEDOUT", "ENODEV", "EAGAIN")
+
+
+@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("file", ["metrics.jsonl", ".writing-result.json"])
+def test_every_error_of_a_write_names_the_file_and_the_run_goes_on(file, name, tiny, tmp_path, monkeypatch):
+    """A write and a flush fail without the name of the file, on a network disk with errors of the network."""
+    number, path, fsync = getattr(errno, name), tmp_path / file, os.fsync
+
+    def fail(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(path):
+            raise OSError(number, os.strerror(number))
+        fsync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(DiskError) as caught:
+            run(tiny, tmp_path, device="cpu")
+    place = tmp_path if name == "EDQUOT" else path
+    assert f"{place} could not be written" in str(caught.value)
+    assert run(tiny, tmp_path, device="cpu").result["steps"] == 24
 
 
 def test_the_old_file_stays_where_the_new_one_has_no_room(tmp_path, monkeypatch):

@@ -64,8 +64,11 @@ def longer(config, steps):
 def test_runs_are_those_that_one_would_do_alone(cluster, tiny, tmp_path, sharing, capfd):
     configs = {"arm/joint": replace(tiny, delay=None), "arm/dat": tiny}
     seen: dict[str, set[str]] = {name: set() for name in configs}
+    (tmp_path / ".writing-arriving-x" / "arrived").mkdir(parents=True)  # what a killed study left
+    (tmp_path / ".writing-driver-x").write_text("")
     failures = train_on_ray(configs, tmp_path, observe=lambda name, progress: seen[name].add(progress.phase))
     assert failures == {}
+    assert not list(tmp_path.glob(".writing-*"))
     for name, config in configs.items():
         run(config, tmp_path / "alone" / name, device="cpu")
         assert trained(tmp_path / name) == trained(tmp_path / "alone" / name)

@@ -226,7 +226,7 @@ def test_stacks_grow_where_runs_are_forked(tiny, tmp_path, monkeypatch, cut):
     run_in_stacks(runs, tmp_path / "whole", CPU, lambda name, seen: None, fit=lambda config, device: 8)
     for name in runs:
         found, wanted = (RunFolder(tmp_path / place / name) for place in ("shared", "whole"))
-        assert found.read_result()["switch_step"] == wanted.read_result()["switch_step"]
+        assert found.read_result(runs[name])["switch_step"] == wanted.read_result(runs[name])["switch_step"]
         lines = [
             [json.loads(line) for line in place.metrics_file.read_text().splitlines()] for place in (found, wanted)
         ]

@@ -106,6 +106,17 @@ def test_a_stack_that_was_killed_while_it_wrote_its_results_writes_the_rest(tiny
     assert not list(tmp_path.glob("stack-*"))  # its checkpoints have served
 
 
+def test_what_a_stack_left_that_was_killed_in_its_clean_up_is_removed(tiny, tmp_path, monkeypatch):
+    configs = seeds(tiny, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "remove_folder", lambda path: None)
+        run_stacked(configs, tmp_path, CPU)
+    (tmp_path / ".writing-gone-stack-x").mkdir()
+    assert len(list(tmp_path.glob("*stack-*"))) == 2
+    assert run_in_stacks(configs, tmp_path, CPU, lambda name, seen: None) == {}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["seed-0", "seed-1"]
+
+
 def test_a_member_of_an_interrupted_stack_does_not_begin_anew_by_itself(tiny, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     monkeypatch.setattr("sys.argv", ["/bin/latebloom", "train", "--seeds", "2", "--out", "some where"])

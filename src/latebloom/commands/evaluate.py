@@ -1,11 +1,15 @@
 """Test a finished run: accuracy by length with 95% intervals, reach and cliff."""
 
+import errno
 import json
+import warnings
 from argparse import Namespace
 from pathlib import Path
 
 from latebloom.arguments import Parser, add_device, add_imports, integer
-from latebloom.errors import ConfigError
+from latebloom.errors import ConfigError, Note
+
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def add_arguments(parser: Parser) -> None:
@@ -64,6 +68,10 @@ def run(options: Namespace) -> None:
     try:
         write_json(file, numbers)
     except OSError as error:
+        if options.json is None and error.errno in READ_ONLY:
+            told = f"{options.run} cannot be written ({error.strerror}), so the numbers are in no file"
+            warnings.warn(f"{told}; name one with --json FILE", Note, stacklevel=2)
+            return
         raise ConfigError(f"json: {file} cannot be written ({error.strerror})") from None
     say(console, f"Numbers: {file}")
 

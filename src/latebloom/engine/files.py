@@ -8,6 +8,8 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +65,7 @@ def remove_incomplete(folder: Path) -> None:
 def write_flushed(path: Path, content: bytes) -> None:
     """Write a new file and wait until it is on disk; what had its name is removed, so that a link is not followed."""
     path.unlink(missing_ok=True)
-    with open(path, "xb") as file:
+    with naming(path), open(path, "xb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -73,9 +75,21 @@ def flush_folder(folder: Path) -> None:
     """Wait until the names of the files in a folder are on disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(folder):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Add the path to an error of a write or a flush, which the operating system reports without one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def digest(content: bytes) -> str:

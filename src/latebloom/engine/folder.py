@@ -88,6 +88,11 @@ class RunFolder:
     def write_result(self, model: Mapping[str, bytes], evaluation: Evaluation, result: dict[str, Any]) -> None:
         """Write the files of a model, the evaluation, the manifest and, last, the result."""
         self.check_owned()
+        if not _describes_run(self.config_file) or self.read_config().hash != result["config_hash"]:
+            raise CheckpointError(
+                f"{self.config_file} was removed or replaced while the run was training; the run stops; put it back, "
+                "or remove it and give the command that began the run"
+            )
         make_folder(self.model)
         for name, content in model.items():
             write_file(self.model / name, content)
@@ -96,8 +101,9 @@ class RunFolder:
         write_manifest(self.path, content)
         write_file(self.result_file, content)
 
-    def read_result(self, *files: str) -> dict[str, Any]:
-        """Return the result of a finished run; raise if it or one of the files was changed after the run finished."""
+    def read_result(self, config: RunConfig, *files: str) -> dict[str, Any]:
+        """Return the result of a finished run with this configuration; raise if it is that of another one, or if it or
+        one of the files was changed after the run finished."""
         self._refuse_links()
         if damaged := damaged_files(self.path, (*files, "result.json") if files else FILES):
             cure = f"restore it from the last checkpoint with: latebloom train --out {self.path}"
@@ -105,7 +111,10 @@ class RunFolder:
                 f"{self.path} is damaged: {damaged[0]} is missing or was changed after the run had finished; "
                 f"{cure if self._can_restore(damaged) else f'remove {self.path} and train the run again'}"
             )
-        return read_json(self.result_file, "switch_step", "switch_reason")
+        result = read_json(self.result_file, "switch_step", "switch_reason")
+        if not config.matches(result.get("config_hash", config.hash)):
+            raise CheckpointError(f"{self.path} holds the result of another run than its config.json describes")
+        return result
 
     def _reopen_if_damaged(self) -> None:
         """Make a finished run unfinished if its model or results are damaged and a checkpoint can restore them."""
@@ -159,6 +168,9 @@ class RunFolder:
                 f"{self.path} was moved, removed or replaced, or taken by another process, while the run was training "
                 "there; this process stops and writes nothing more into it"
             )
+        for place in (self.checkpoints, self.model):
+            if place.is_symlink():
+                raise CheckpointError(f"{place} was replaced by a link while the run was training; the run stops")
 
     def _refuse_links(self) -> None:
         if link := find_link(self.path, levels=2):
@@ -257,10 +269,11 @@ def locked(folder: Path, in_use: str) -> Iterator["Lock"]:
                 raise
             raise ConfigError(f"out: {folder} cannot be written ({error.strerror}); choose another folder") from None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(in_use) from None
         yield Lock(folder / ".lock", lock)
-    except BlockingIOError:
-        raise CheckpointError(in_use) from None
     finally:
         with suppress(OSError):  # the file is empty: nothing is lost, and the system releases the lock in any case
             os.close(lock)

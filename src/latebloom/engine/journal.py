@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from latebloom.config import RunConfig
-from latebloom.engine.files import flush_folder
+from latebloom.engine.files import flush_folder, naming
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.outcome import Observer, Progress, TrainedRun
 from latebloom.engine.run_state import RunState
@@ -47,14 +47,17 @@ class Journal:
             raise CheckpointError(f"{path} is damaged: it is shorter than at its checkpoint")
         if digest not in (None, self._digest.hexdigest()):
             raise CheckpointError(f"{path} is damaged: another run has written into it")
-        self._metrics.truncate(size)
+        with naming(path):
+            self._metrics.truncate(size)
         self._size = size
 
     def state(self) -> dict[str, Any]:
         """Flush the metrics to disk and return what `open` needs to continue."""
-        assert self._metrics is not None, "a run without a folder has no checkpoints"
+        assert self.folder is not None, "a run without a folder has no checkpoints"
+        assert self._metrics is not None
         self._check_metrics()
-        os.fsync(self._metrics.fileno())
+        with naming(self.folder.metrics_file):
+            os.fsync(self._metrics.fileno())
         digest = self._digest.hexdigest()
         return {"metrics_bytes": self._size, "metrics_digest": digest, "last_seen": dict(self._last_seen)}
 
@@ -70,16 +73,18 @@ class Journal:
             raise CheckpointError(f"{path} was changed by another process while the run was training; the run stops")
 
     def close(self) -> None:
-        if self._metrics is not None:
-            self._metrics.close()
+        if self.folder is not None and self._metrics is not None:
+            with naming(self.folder.metrics_file):
+                self._metrics.close()
 
     def _write(self, line: dict[str, Any]) -> None:
-        if self._metrics is not None:
+        if self.folder is not None and self._metrics is not None:
             self._check_metrics()
             content = (json.dumps(line) + "\n").encode()
             self._digest.update(content)
-            self._metrics.write(content)
-            self._metrics.flush()
+            with naming(self.folder.metrics_file):
+                self._metrics.write(content)
+                self._metrics.flush()
             self._size += len(content)
 
     def log(self, step: int, run: RunState, means: dict[str, float]) -> None:

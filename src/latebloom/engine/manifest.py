@@ -33,7 +33,8 @@ def damaged_files(folder: Path, files: tuple[str, ...] = FILES) -> list[str]:
     or empty are returned.
     """
     digests, result = _read_object(folder / MANIFEST), _read_object(folder / "result.json")
-    if digests is None and ((folder / MANIFEST).exists() or (result or {}).get("manifest")):
+    is_whole = digests is not None and digests.keys() >= {*FILES}
+    if not is_whole and ((folder / MANIFEST).exists() or (result or {}).get("manifest")):
         return [MANIFEST]
     digests = digests or {}
     return [name for name in files if not _is_sound(folder / name, digests.get(name))]

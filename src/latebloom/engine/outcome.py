@@ -92,9 +92,7 @@ class TrainedRun:
         config = folder.read_config()
         if not folder.is_finished:
             raise CheckpointError(f"{path} is not finished; continue with: latebloom train --out {path}")
-        result = folder.read_result()
-        if not config.matches(result.get("config_hash", config.hash)):
-            raise CheckpointError(f"{path} holds the result of another run than its config.json describes")
+        result = folder.read_result(config)
         model = SequenceModel.from_pretrained(folder.model)
         evaluation = folder.read_evaluation()
         return cls(config, model, evaluation, result, folder.path)

@@ -1,11 +1,13 @@
 """Where the wall-clock time of runs goes, so that a study can tell which share of it is not training steps."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 
 from latebloom.engine.files import write_json
 from latebloom.engine.folder import read_json
+from latebloom.errors import CheckpointError
 
 STEPS = "steps"
 PARTS = ("set-up", "capture", STEPS, "checks", "evaluation", "checkpoints")
@@ -53,7 +55,9 @@ def read_times(folders: Iterable[Path]) -> dict[str, float]:
     total = Times()
     for folder in folders:
         if (folder / TIMES_FILE).exists():
-            total.add(read_json(folder / TIMES_FILE))
+            with suppress(CheckpointError):  # no number depends on it, so a damaged one is left out
+                seconds = read_json(folder / TIMES_FILE)
+                total.add({part: value for part, value in seconds.items() if isinstance(value, int | float)})
     return total.seconds
 
 

@@ -17,6 +17,7 @@ from latebloom.config import load_config
 from latebloom.delay.marks import PREFIX
 from latebloom.engine.checkpoint import latest_checkpoint, load_checkpoint
 from latebloom.engine.folder import RunFolder, enclosing_run
+from latebloom.engine.memory import memory_of
 from latebloom.errors import ConfigError, first_line, unknown
 from latebloom.models.match import count_parameters
 from latebloom.models.sequence_model import SequenceModel, read_model_settings
@@ -25,8 +26,8 @@ from latebloom.reading import read_json_file
 
 LARGEST = 2_000_000_000
 """Models with more parameters than this are inspected without their weights, unless the user says yes."""
-MOST_LAYERS = 1_000
-"""A configuration with more layers than this is not built: even without weights it would take minutes."""
+MOST_LAYERS, MOST_LABELS, MOST_MODULES = 1_000, 1_000_000, 100_000
+"""A configuration with more than these is not built: even without weights it would take minutes."""
 RANDOM = "random, as initialized from the configuration"
 
 
@@ -69,7 +70,8 @@ def _latebloom_model(data: dict[str, Any], file: Path, folder: Path | None, allo
     is_saved_model = data.get("library") == "latebloom"
     saved = folder if is_saved_model or folder is None else folder / "model"
     if folder is not None and not is_saved_model and RunFolder(folder).is_finished:
-        RunFolder(folder).read_result("config.json", "model/config.json", "model/model.safetensors")
+        run = RunFolder(folder)
+        run.read_result(run.read_config(), "config.json", "model/config.json", "model/model.safetensors")
     if saved is not None and (saved / "model.safetensors").exists():
         return SequenceModel.from_pretrained(saved), f"those in {saved}"
     if not is_saved_model:
@@ -89,8 +91,12 @@ def _latebloom_model(data: dict[str, Any], file: Path, folder: Path | None, allo
 
 def _initialized(settings: Model, vocabulary_size: int, file: Path, allow_large: bool) -> SequenceModel:
     """Return a model with its first weights; raise if it is large, before anything is allocated."""
+    if (layers := sum(map(len, settings.layout_blocks))) > MOST_LAYERS:
+        raise ConfigError(
+            f"inspect: {file} describes {layers} layers, which is not possible; it must be {MOST_LAYERS} or less"
+        )
     count = count_parameters(settings, vocabulary_size)
-    if count > LARGEST and not allow_large:
+    if count > _largest() and not allow_large:
         raise ConfigError(
             f"inspect: {file} describes a model of {count:,} parameters, which takes {4 * count / 2**30:,.0f} GiB; "
             "give --yes to build it"
@@ -138,10 +144,10 @@ def _transformers_model(
         builder: Any = transformers.AutoModel
         if type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
             builder = transformers.AutoModelForCausalLM
-        with torch.device("meta"):
+        with torch.device("meta"), _counted_modules():
             outline = builder.from_config(config, dtype=torch.float32)
         count = sum(parameter.numel() for parameter in outline.parameters())
-        if count > LARGEST and not allow_large:
+        if count > _largest() and not allow_large:
             return outline, f"none; with {count:,} parameters the model is inspected without them"
         if folder is not None and any(folder.glob("*.safetensors")):
             local |= {"config": config, "use_safetensors": True, "dtype": torch.float32}
@@ -170,13 +176,39 @@ def quiet_transformers() -> Any:
     return transformers
 
 
+def _largest() -> int:
+    """Return the most parameters that are inspected with weights: the model and a copy take half of the memory."""
+    return min(LARGEST, memory_of(torch.device("cpu")) // 16)
+
+
 def _check_layers(data: dict[str, Any], file: Path) -> None:
-    """Raise for a configuration of so many layers that it could not even be outlined."""
+    """Raise for a configuration of so many layers or labels that it could not even be outlined."""
     for name, value in data.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and name.endswith("config"):
             _check_layers(value, file)
-        elif "layer" in name and isinstance(value, int) and value > MOST_LAYERS:
-            raise ConfigError(f"inspect: {file}: {name}: {value} is not possible; it must be {MOST_LAYERS} or less")
+        elif name.endswith(("layer", "layers", "depth", "depths", "labels")):
+            most = MOST_LABELS if name.endswith("labels") else MOST_LAYERS
+            if any(isinstance(one, int) and one > most for one in (value if isinstance(value, list) else [value])):
+                raise ConfigError(f"inspect: {file}: {name}: {value} is not possible; it must be {most} or less")
+
+
+@contextmanager
+def _counted_modules() -> Iterator[None]:
+    """Refuse to build very many modules while the context lasts, whichever setting asks for them."""
+    begin, count = nn.Module.__init__, 0
+
+    def begin_counted(self: nn.Module, *arguments: Any, **options: Any) -> None:
+        nonlocal count
+        count += 1
+        if count > MOST_MODULES:
+            raise ConfigError(f"it has more than {MOST_MODULES:,} modules")
+        begin(self, *arguments, **options)
+
+    nn.Module.__init__ = begin_counted
+    try:
+        yield
+    finally:
+        nn.Module.__init__ = begin
 
 
 def _check_index(folder: Path) -> None:

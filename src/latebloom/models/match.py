@@ -24,7 +24,7 @@ def match_parameters(model: Model, reference: str, vocabulary_size: int) -> Mode
     The reference is a recurrence and a width, such as `lstm-64`: a model of layout rm with this recurrence, and with as
     many blocks and the same vocabulary. Of two widths that are as near, the smaller is returned.
     """
-    parts = re.fullmatch(r"(.+)-([1-9]\d*)", reference) if isinstance(reference, str) else None
+    parts = re.fullmatch(r"(.+)-([1-9]\d{0,8})", reference) if isinstance(reference, str) else None
     require(parts is not None, FIELD, reference, "a recurrence and a width, such as lstm-64")
     assert parts is not None
     require(int(parts[2]) <= LARGEST, FIELD, reference, f"a width of at most {LARGEST}")

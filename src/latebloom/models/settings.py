@@ -50,6 +50,8 @@ class Attention:
 
 MOST_BLOCKS = 10_000
 """A model is built block by block, which takes about a millisecond for each."""
+LONGEST_LAYOUT = 10_000
+"""Characters. The blocks of a layout are built to count their parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,10 @@ class Model:
     def __post_init__(self) -> None:
         check_fields(self)
         object.__setattr__(self, "layout", " ".join(self.layout.split()))
+        if len(self.layout) > LONGEST_LAYOUT:
+            raise ConfigError(
+                f"layout: {len(self.layout)} characters are not possible; it must be {LONGEST_LAYOUT} or less"
+            )
         pattern = len(parse_layout(self.layout))
         if self.blocks % pattern:
             raise ConfigError(

@@ -1,5 +1,6 @@
 """Charts as Vega-Lite specifications, and their conversion to PNG, SVG, PDF or HTML without a network."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import chain, cycle, islice
@@ -70,7 +71,8 @@ def as_svg(spec: Spec) -> str:
     """Return a chart as SVG, without the layers that only show tooltips."""
     from vl_convert import vegalite_to_svg
 
-    return vegalite_to_svg(spec | {"layer": [layer for layer in spec["layer"] if layer.get("name") != HOVER]})
+    svg = vegalite_to_svg(spec | {"layer": [layer for layer in spec["layer"] if layer.get("name") != HOVER]})
+    return re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "\ufffd", svg)  # XML cannot have these in a name
 
 
 def accuracy_chart(evaluations: Mapping[str, Evaluation], title: str = "") -> Spec:

@@ -83,7 +83,7 @@ def collect(run: StudyRun, failure: str | None = None, before: Mapping[str, RunR
     found = folder.read_config()
     if found.hash != run.config.hash:
         raise CheckpointError(f"{run.folder} holds another run ({found.hash}) than the study says ({run.config.hash})")
-    result = folder.read_result("config.json", "environment.json", "metrics.jsonl", "evaluation.json")
+    result = folder.read_result(found, "config.json", "environment.json", "metrics.jsonl", "evaluation.json")
     try:
         lines = read_plain(folder.metrics_file).decode(errors="replace").splitlines()
         curve = read_curve(lines, folder.metrics_file)

@@ -82,6 +82,11 @@ def _verify_run(folder: RunFolder) -> Verified:
         note = f"it {state}, so only its checkpoints and the tests at its pauses could be checked"
         return Verified(folder.path, tuple(problems), note)
     problems += [f"{name} is missing or was changed" for name in damaged_files(folder.path)]
+    if not problems:
+        try:
+            folder.read_result(folder.read_config(), "result.json")
+        except LatebloomError as error:
+            problems.append(str(error))
     has_manifest = (folder.path / MANIFEST).exists()
     note = "" if has_manifest else "it was written by a version without digests, so changed files are not noticed"
     return Verified(folder.path, tuple(problems), note)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from latebloom.config import RunConfig
+from latebloom.engine.files import TEMPORARY, remove_incomplete
 from latebloom.engine.stacks import stack_folders
 from latebloom.errors import ConfigError, LatebloomError, catch_write_errors
 from latebloom.studies.ray_worker import (
@@ -37,10 +38,11 @@ def train_on_ray(
     import ray
 
     folder.mkdir(parents=True, exist_ok=True)
+    remove_incomplete(folder)
     kind, waves = _plan(configs, folder, device, stops)
     if not waves:
         return {}
-    token = folder.absolute() / f".driver-{uuid.uuid4().hex}"
+    token = folder.absolute() / f"{TEMPORARY}driver-{uuid.uuid4().hex}"
     token.touch()
     tasks = _Tasks(folder, token, kind, observe, stops)
     try:

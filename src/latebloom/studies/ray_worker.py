@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from latebloom.engine.files import TEMPORARY
 from latebloom.engine.memory import runs_that_fit
 from latebloom.engine.outcome import Progress
 from latebloom.engine.process_state import stop_requests
@@ -143,7 +144,7 @@ def pack(root: Path, names: Sequence[str]) -> Parcel:
 
 def unpack(parcel: Parcel, root: Path, names: Sequence[str]) -> None:
     """Replace the folders `root/name` by those in the parcel, each atomically, in the order of the names."""
-    with TemporaryDirectory(prefix=".arriving-", dir=root) as place:
+    with TemporaryDirectory(prefix=f"{TEMPORARY}arriving-", dir=root) as place:
         arrived, gone = Path(place) / "arrived", Path(place) / "gone"
         for path, content in parcel.items():
             (arrived / path).parent.mkdir(parents=True, exist_ok=True)

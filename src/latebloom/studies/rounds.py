@@ -87,7 +87,7 @@ class Tuning:
             elif stop is not None:
                 raise CheckpointError(f"{folder.path} is finished, and was not tested at step {stop.step}; remove it")
             else:
-                folder.read_result("evaluation.json")
+                folder.read_result(self.run(k, seed).config, "evaluation.json")
                 found.append(Trial(folder.read_evaluation()))
         return found
 

@@ -10,12 +10,13 @@ import torch
 
 from latebloom.config import OtherRun, RunConfig
 from latebloom.engine.checkpoint import latest_checkpoint
+from latebloom.engine.files import remove_folder, remove_incomplete
 from latebloom.engine.folder import RunFolder, read_json, wait_until_free
 from latebloom.engine.loop import Progress, run, run_stacked, run_until
 from latebloom.engine.memory import runs_that_fit
 from latebloom.engine.pause import Stop, checkpoint_step, has_reached, paused_step, step_reached
 from latebloom.engine.stacks import stack_key
-from latebloom.errors import ConfigError, InterruptedRun, LatebloomError
+from latebloom.errors import CheckpointError, ConfigError, InterruptedRun, LatebloomError
 
 Configs = dict[str, RunConfig]
 Observe = Callable[[str, Progress], None]
@@ -39,12 +40,23 @@ def run_in_stacks(
 ) -> dict[str, str]:
     """Train every configuration in `folder/name` to its end or its pause; return the reason for each that failed."""
     failures: dict[str, str] = {}
+    _remove_finished_stacks(folder)
     for wave in plan_waves(configs, folder, lambda config: fit(config, device), stops):
         failed = train_wave(wave, folder, device, observe, stop_of(wave, stops))
         for name in failed:
             observe(name, Progress.of_failed(wave[name].training.steps))
         failures |= failed
     return failures
+
+
+def _remove_finished_stacks(folder: Path) -> None:
+    """Remove what stacks left that were killed while they removed their own checkpoints."""
+    remove_incomplete(folder)
+    for stack in folder.glob("stack-*"):
+        with suppress(CheckpointError):  # not a stack
+            members = read_json(stack / "members.json")
+            if members and all(RunFolder(folder / name).is_finished for name in members):
+                remove_folder(stack)
 
 
 def train_wave(
