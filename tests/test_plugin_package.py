@@ -148,12 +148,14 @@ def test_the_commands_of_a_page_work_as_printed(page, tmp_path):
 
 
 def test_the_rounds_and_hypotheses_of_its_page_make_a_plan():
-    whole, rounds, hypotheses = codes("your-study")
+    whole, rounds, axis, hypotheses = codes("your-study")
     names: dict[str, Any] = {"__name__": "parity_delay_of_the_page"}
     exec(whole, names)
     delayed = names["parity_delay"]("tiny").arms
     names["arms"] = [replace(arm, choices=(arm.config, replace(arm.config, seed=1))) for arm in delayed]
+    arm = names["arms"][0]
     exec(f"{rounds}\n{hypotheses}", names)
+    exec(axis, {"config": arm.config, "choices": arm.choices})
     assert len(names["Plan"](delayed, seeds=range(10), hypotheses=[names["helps"]]).hypotheses) == 1
     assert [one.share for one in names["rounds"]] == [0.15, 0.4, 1.0, 1.0]
 

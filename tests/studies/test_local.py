@@ -113,7 +113,8 @@ def test_the_folder_of_a_socket_is_removed_by_the_next_study_if_its_study_was_ki
 
 def test_a_signal_to_all_processes_while_they_start_is_an_interruption(tiny, tmp_path):
     """As when a terminal is closed: the fork server, which does not handle it, ends too."""
-    (tmp_path / "config.json").write_text(json.dumps(tiny.to_json()))
+    endless = replace(tiny, training=replace(tiny.training, steps=1_000_000))
+    (tmp_path / "config.json").write_text(json.dumps(endless.to_json()))
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "config.json"), str(tmp_path / "out")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
