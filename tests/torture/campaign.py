@@ -64,8 +64,8 @@ LONG = {
     "two processes in one folder": 250,
     "random names in a report, in a browser": 250,
     "a study whose processes are killed": 30,
-    "a Ray worker killed": 40,
-    "a Ray node lost": 10,
+    "a Ray worker killed": 30,
+    "a Ray node lost": 6,
 }
 KINDS = CASES | LONG_CASES
 

@@ -19,5 +19,5 @@ def shared(tmp_path_factory, tiny_run):
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_no_promise_is_broken(name, shared):
-    found = campaign(3.0, 1, shared, {name: math.inf}, {}, save=lambda found: None)
+    found = campaign(1.5, 1, shared, {name: math.inf}, {}, save=lambda found: None)
     assert found[name]["failures"] == [], table(found)
