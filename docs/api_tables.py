@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import is_dataclass
+from functools import cached_property
 from inspect import getdoc, isclass, isfunction, signature
 from typing import Any
 
@@ -94,7 +95,7 @@ def _members(kind: type) -> Iterator[tuple[str, str]]:
         inner = getattr(value, "__func__", value)  # of a class method
         if name.startswith("_") or not first_line(value):
             continue
-        if isinstance(value, property):
+        if isinstance(value, property | cached_property):
             yield name, first_line(value)
         elif isfunction(inner):
             arguments = [one for one in signature(inner).parameters if one not in ("self", "cls")]

@@ -296,7 +296,7 @@ def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
 def config_from(data: Any) -> RunConfig:
     """Return a configuration from plain data; fields left out have their defaults."""
     if isinstance(data, dict) and (kind := data.get("kind")) is not None:
-        if kind not in KINDS:
+        if not isinstance(kind, str) or kind not in KINDS:
             raise unknown("kind", str(kind), KINDS)
         import_module(KINDS[kind])
         return cast(Any, OtherRun.members[kind].from_json(data))  # it has what studies ask of a RunConfig

@@ -54,8 +54,7 @@ class Evaluation:
 
     @property
     def score(self) -> float:
-        """What tuning ranks settings by: the mean accuracy beyond the training length, or for a language model the
-        negative loss at the training length."""
+        """What tuning ranks settings by: `mean_beyond`, or for a language model the negative loss at 1x."""
         return -self.losses[self.training_length] if self.losses else self.mean_beyond
 
     @property

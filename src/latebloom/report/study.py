@@ -75,11 +75,11 @@ def read_sections(paths: Sequence[Path]) -> list[Section]:
 
 def _probed(panel: Panel, tables: Mapping[str, Sequence[Probed]]) -> "ProbeSection | None":
     """Return what probes say of the runs of a panel, under the names that these have in the report."""
-    runs = {run.config_hash: run for run in panel.runs}
-    own = {
-        name: [replace(one, arm=runs[one.config_hash].arm) for one in found if one.config_hash in runs]
-        for name, found in tables.items()
-    }
+    own: dict[str, list[Probed]] = {}
+    for name, found in tables.items():
+        # Two arms may have chosen the same settings; their runs are the same, and are probed once.
+        known = {one.config_hash: one for one in found}
+        own[name] = [replace(known[run.config_hash], arm=run.arm) for run in panel.runs if run.config_hash in known]
     own = {name: found for name, found in own.items() if found}
     if not own:
         return None

@@ -111,9 +111,8 @@ def _context(preload: Sequence[str] = ()) -> Any:
         return mp.get_context("spawn")
     keep_sockets_apart()
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload(
-        [__name__, "torch._dynamo", *preload]
-    )  # torch imports the latter for the first optimizer
+    # torch imports torch._dynamo for the first optimizer.
+    context.set_forkserver_preload([__name__, "torch._dynamo", *preload])
     return context
 
 
