@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from latebloom.delay.kinds import KINDS, Kind, attention_events
-from latebloom.delay.mixing import CONVOLUTION, convolution_reach, keeps_tokens, mixes, reach_of
+from latebloom.delay.mixing import Convolution, convolution_mixes, convolution_reach, keeps_tokens, mixes, reach_of
 from latebloom.delay.record import ROUNDING, Recording, depends, gradients, is_inside, random_sum
 from latebloom.delay.undisturbed import train_except_torch, undisturbed
 from latebloom.delay.visible import attention_kernels
@@ -286,7 +286,7 @@ class _Comparison:
             module, call = self.modules[path], self.cut.first[path]
             reach = (
                 convolution_reach(module, call)
-                if isinstance(module, CONVOLUTION)
+                if isinstance(module, Convolution)
                 else reach_of(call, self._sources(""))
             )
             self._reaches[path] = min(Fraction(1), reach)
@@ -300,7 +300,7 @@ class _Comparison:
             module = self.modules[path]
             if isinstance(module, POINTWISE) or any(is_inside(path, one) for one in still):
                 continue
-            if max(module.kernel_size) > 1 if isinstance(module, CONVOLUTION) else mixes(call, self._sources("")):
+            if convolution_mixes(module) if isinstance(module, Convolution) else mixes(call, self._sources("")):
                 mixing.append(path)
             elif keeps_tokens(call) and not mixes(self.whole.first[path], []):
                 still.append(path)  # nothing inside it mixes tokens either
