@@ -80,6 +80,8 @@ class Observation:
     """Parameters of attention that get a gradient without it, because another module has them too."""
     gating: tuple[str, ...] = ()
     """Matrices of the modules around attention that act on its result alone."""
+    is_one_token: bool = False
+    """Whether the example has one token, or only one in each sequence, so that nothing can be mixed."""
 
 
 def is_block(model: nn.Module, one: Attention) -> bool:
@@ -144,7 +146,15 @@ def observe(
             scales=tuple(name for name in scales if name not in gating),
             shared=shared,
             gating=tuple(gating),
+            is_one_token=_is_one_token(whole),
         )
+
+
+def _is_one_token(whole: Recording) -> bool:
+    """Return whether all features that the model is given, or its embeddings return, are of one token (B, 1, D)."""
+    calls = [call for call in whole.calls if not call.inputs]
+    features = whole.first[""].inputs or [tensor for call in calls for tensor in call.outputs]
+    return bool(features) and all(tensor.ndim == 3 and tensor.shape[1] == 1 for tensor in features)
 
 
 def _record(model: nn.Module, run: Callable[[], Any], *settings: Any) -> Recording:
