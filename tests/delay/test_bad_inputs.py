@@ -123,6 +123,12 @@ def test_a_pass_that_cannot_be_followed_is_not_called_a_failed_one() -> None:
     assert "attention  blocks.1.norm: LayerNorm acts through attention alone" in str(delay)
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_an_example_of_one_token(batch: int) -> None:
+    with pytest.raises(ConfigError, match=r"LanguageModel has sequences of one token, .* `example` with more tokens"):
+        DelayedAttention(hybrid(), until=at_step(2), automatic=False, example=torch.ones(batch, 1, dtype=torch.long))
+
+
 def test_several_inputs_that_cannot_be_guessed() -> None:
     model = SeveralInputs(Residual(gru()), Residual(Mixer()))
     assert find_attention(model) is None

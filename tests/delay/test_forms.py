@@ -141,6 +141,19 @@ def test_an_encoder_of_images_is_a_mixer_too():
         delay_of(ReadsAnEncoder(Patches()))
 
 
+def test_a_projection_of_patches_mixes_no_tokens():
+    class VisionTransformer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patches, self.block = nn.Conv2d(3, WIDTH, 4, stride=4), Residual(Mixer())
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.block(self.patches(images).flatten(2).mT)
+
+    with pytest.raises(ConfigError, match="everything that mixes tokens in VisionTransformer is attention"):
+        delay_of(VisionTransformer(), example=torch.randn(2, 3, 16, 16))
+
+
 def test_the_attention_without_a_path_around_it_is_named_and_not_another_one():
     class Probabilities(LanguageModel):
         def forward(self, tokens: Tensor) -> Tensor:

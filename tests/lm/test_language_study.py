@@ -197,7 +197,8 @@ def test_random_windows_change_what_attention_is_trained_on_and_not_the_test(cor
 
 def test_a_window_is_the_last_tokens_and_a_pure_function_of_the_step():
     mask = window_mask(6, 2, torch.device("cpu"))[0, 0]
-    assert mask.tolist() == [[0 <= row - column < 2 for column in range(6)] for row in range(6)]
+    assert (mask == 0).tolist() == [[0 <= row - column < 2 for column in range(6)] for row in range(6)]
+    assert mask.softmax(-1)[3].tolist() == [0, 0, 0.5, 0.5, 0, 0]
     drawn = [draw_window(3, step, 256) for step in range(200)]
     assert drawn == [draw_window(3, step, 256) for step in range(200)]
     assert SMALLEST <= min(drawn) < 32 < 128 < max(drawn) <= 256

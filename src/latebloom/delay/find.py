@@ -304,6 +304,9 @@ def _refusals(
 ) -> list[tuple[str, str]]:
     """Return the reasons to refuse a model, for `Found.refusals`."""
     kind = type(model).__name__
+    if seen.is_one_token and not seen.mixers and not is_chosen:
+        reason = f"the example or first batch of {kind} has sequences of one token, so nothing mixes tokens in it"
+        return [("", f"{reason}; give an `example` with more tokens")]
     if not found.attention:
         others = [f"{name}: {reason}" for name, reason in found.passed_over.items()][:4] or ["nothing mixes tokens"]
         return [("", f"no softmax attention was found in {kind} ({'; '.join(others)}); name it with `where`")]

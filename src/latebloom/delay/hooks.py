@@ -38,8 +38,8 @@ class _FirstCall:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise ConfigError(
-            f"delay: a copy of this {self._model} would not follow the switch, because what it does is seen at its "
-            "first batch; copy or save it after that, or give `example`"
+            f"delay: a copy of this {self._model} would not follow the switch, because its attention is found at its "
+            "first batch; copy or pickle it after that, or give DelayedAttention an `example`"
         )
 
 
@@ -319,7 +319,8 @@ class DelayedAttention:
         switched = False
         if self.holding:
             was_held = self.attention_held
-            moment = Moment(self.step, self.steps, self._measure, self.tokens, tuple(self._reports))
+            measure = None if self.measure is None else partial(self._measure, self.measure)
+            moment = Moment(self.step, self.steps, measure, self.tokens, tuple(self._reports))
             self._reports = []
             switched = self._switch.update(self.settings.until, moment)
             if switched and was_held:
@@ -327,10 +328,9 @@ class DelayedAttention:
         self._set_gate()
         return switched
 
-    def _measure(self, multiple: float) -> float:
-        """Return the accuracy at a multiple of the training length, and leave a model as it was divided by FSDP2."""
-        assert self.measure is not None  # triggers that measure are refused without it
-        accuracy = self.measure(multiple)
+    def _measure(self, measure: Callable[[float], float], multiple: float) -> float:
+        """Return the accuracy at a multiple of the training length; a model under FSDP2 is sharded again afterwards."""
+        accuracy = measure(multiple)
         reshard(self.model)
         return accuracy
 

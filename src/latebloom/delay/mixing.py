@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from latebloom.delay.record import Call, gradients, random_sum, tokens_behind
 
-CONVOLUTION = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 def keeps_tokens(call: Call) -> bool:
@@ -33,12 +33,22 @@ def reach_of(call: Call, sources: list[Tensor]) -> Fraction:
     return reach
 
 
-def convolution_reach(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, call: Call) -> Fraction:
+def convolution_mixes(module: Convolution) -> bool:
+    """Return whether the windows of a convolution overlap; those of a projection of patches to tokens do not."""
+    return any(reach >= step for reach, step in zip(_kernel_reach(module), module.stride, strict=True))
+
+
+def convolution_reach(module: Convolution, call: Call) -> Fraction:
     """Return the same for a convolution, whose tokens are its last axes."""
-    kernels = [(size - 1) * step for size, step in zip(module.kernel_size, module.dilation, strict=True)]
+    kernels = _kernel_reach(module)
     shapes = [tensor.shape[-len(kernels) :] for tensor in call.inputs]
     pairs = [pair for shape in shapes for pair in zip(kernels, shape, strict=True)]
     return max(Fraction(reach, max(size - 1, 1)) for reach, size in pairs)
+
+
+def _kernel_reach(module: Convolution) -> list[int]:
+    """Return the distance between the first and the last input of a window, along each axis."""
+    return [(size - 1) * step for size, step in zip(module.kernel_size, module.dilation, strict=True)]
 
 
 def _other_tokens(call: Call, sources: list[Tensor], at: Callable[[int], int]) -> Iterator[Tensor]:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from latebloom.delay.kinds import KINDS, Kind, attention_events
-from latebloom.delay.mixing import CONVOLUTION, convolution_reach, keeps_tokens, mixes, reach_of
+from latebloom.delay.mixing import Convolution, convolution_mixes, convolution_reach, keeps_tokens, mixes, reach_of
 from latebloom.delay.record import ROUNDING, Recording, depends, gradients, is_inside, random_sum
 from latebloom.delay.undisturbed import train_except_torch, undisturbed
 from latebloom.delay.visible import attention_kernels
@@ -80,6 +80,8 @@ class Observation:
     """Parameters of attention that get a gradient without it, because another module has them too."""
     gating: tuple[str, ...] = ()
     """Matrices of the modules around attention that act on its result alone."""
+    is_one_token: bool = False
+    """Whether the example has one token, or only one in each sequence, so that nothing can be mixed."""
 
 
 def is_block(model: nn.Module, one: Attention) -> bool:
@@ -144,7 +146,15 @@ def observe(
             scales=tuple(name for name in scales if name not in gating),
             shared=shared,
             gating=tuple(gating),
+            is_one_token=_is_one_token(whole),
         )
+
+
+def _is_one_token(whole: Recording) -> bool:
+    """Return whether all features that the model is given, or its embeddings return, are of one token (B, 1, D)."""
+    calls = [call for call in whole.calls if not call.inputs]
+    features = whole.first[""].inputs or [tensor for call in calls for tensor in call.outputs]
+    return bool(features) and all(tensor.ndim == 3 and tensor.shape[1] == 1 for tensor in features)
 
 
 def _record(model: nn.Module, run: Callable[[], Any], *settings: Any) -> Recording:
@@ -286,7 +296,7 @@ class _Comparison:
             module, call = self.modules[path], self.cut.first[path]
             reach = (
                 convolution_reach(module, call)
-                if isinstance(module, CONVOLUTION)
+                if isinstance(module, Convolution)
                 else reach_of(call, self._sources(""))
             )
             self._reaches[path] = min(Fraction(1), reach)
@@ -300,7 +310,7 @@ class _Comparison:
             module = self.modules[path]
             if isinstance(module, POINTWISE) or any(is_inside(path, one) for one in still):
                 continue
-            if max(module.kernel_size) > 1 if isinstance(module, CONVOLUTION) else mixes(call, self._sources("")):
+            if convolution_mixes(module) if isinstance(module, Convolution) else mixes(call, self._sources("")):
                 mixing.append(path)
             elif keeps_tokens(call) and not mixes(self.whole.first[path], []):
                 still.append(path)  # nothing inside it mixes tokens either

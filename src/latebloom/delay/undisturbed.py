@@ -1,6 +1,6 @@
 """Call a model without a trace: its modes, weights, buffers, other state and random numbers are restored."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -68,7 +68,7 @@ def _without_zeros(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def _unsharded(model: nn.Module) -> Iterator[None]:
     """Keep the parameters of a model that FSDP2 has sharded whole, so that gradients can be asked for at any point."""
-    sharded: list[Any] = [module for module in model.modules() if hasattr(module, "set_reshard_after_backward")]
+    sharded = _sharded_modules(model)
     groups = [group for module in sharded if (group := module._get_fsdp_state()._fsdp_param_group) is not None]
     kept = [(group.post_forward_mesh_info, group.reshard_after_backward) for group in groups]
     for module in sharded:
@@ -87,6 +87,10 @@ def reshard(model: nn.Module) -> None:
 
     With torch 2.13 a training step on such weights goes wrong without an error.
     """
-    for module in model.modules():
-        if isinstance(divide := getattr(module, "reshard", None), Callable):
-            divide()
+    for module in _sharded_modules(model):
+        module.reshard()
+
+
+def _sharded_modules(model: nn.Module) -> list[Any]:
+    """Return the modules that FSDP2 has sharded; none without it."""
+    return [module for module in model.modules() if hasattr(module, "set_reshard_after_backward")]

@@ -20,10 +20,14 @@ def draw_window(seed: int, step: int, context: int) -> int:
 
 
 def window_mask(length: int, window: int, device: torch.device) -> Tensor:
-    """Return which tokens each one sees, (1, 1, T, T): itself and those before it within the window."""
+    """Return what is added to the scores, (1, 1, T, T): 0 for a token itself and those before it within the window.
+
+    It is not a boolean mask, which Transformers' eager attention would add to the scores as 0 and 1.
+    """
     at = torch.arange(length, device=device)
     distance = at[:, None] - at[None, :]
-    return ((distance >= 0) & (distance < window))[None, None]
+    is_seen = (distance >= 0) & (distance < window)
+    return torch.zeros(1, 1, length, length, device=device).where(is_seen, -torch.inf)
 
 
 class RandomWindows(TrainerCallback):
