@@ -180,7 +180,11 @@ def show_study(title: str, plan: Plan, folder: Path, *, device: str | None, work
         say(console, f"Seeds: {note}")
     say(console, describe_folders(folder, runs))
     if not all(isinstance(arm.config, RunConfig) for arm in plan.arms):
-        say(console, "Time: not estimated for runs of this kind. Nothing was trained or written.")
+        say(
+            console,
+            "Time: not estimated, because steps of language models are not measured in a dry run; `latebloom lm bench` "
+            "measures them. Nothing was trained or written.",
+        )
         return
     left = [(unfinished(stage, folder, stops), stops) for stage, stops in stages]
     _show_time(console, Estimator(chosen, workers or usable_cores()), left, folder)

@@ -45,6 +45,7 @@ def test_the_plan_has_the_arms_and_seeds_that_were_asked_for():
     assert all(len({choice.training.learning_rate for choice in arm.choices}) >= 3 for arm in plan.arms)
     assert len({arm.config.training.steps for arm in plan.arms if arm.name.startswith("joint")}) == 3
     assert "GPU minutes" in describe_cost(plan)
+    assert "steps per second of one run, without tests" in describe_cost(plan)
     assert len(language("tiny").arms) * len(language("tiny").seeds) < 50
 
 

@@ -1,4 +1,4 @@
-"""The documents of a corpus: text files of folders, without binary files, duplicates and near duplicates.
+"""The documents of a corpus: text files and rows of tables, without binary files, duplicates and near duplicates.
 
 Two documents are equal if they agree up to white space. They are near duplicates if the estimated share of lines that
 they have in common, of all lines that occur in either (the Jaccard similarity), is at least `SIMILAR`. The estimate
@@ -13,9 +13,10 @@ from fnmatch import fnmatch
 from hashlib import sha256
 from heapq import nsmallest
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from latebloom.errors import ConfigError
+from latebloom.lm.rows import Tables, saved_shards
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -29,12 +30,12 @@ SHORT_LINE, FEW_LINES = 8, 5
 """Shorter lines are in almost every file, and documents with fewer lines are compared as a whole only."""
 FEW_PACKAGES = 10
 """With fewer top-level names than this, documents are split by file."""
-HIDDEN = ("__pycache__", "node_modules")
+HIDDEN = ("__pycache__", "node_modules", "dataset_dict.json")
 
 
 @dataclass(frozen=True)
 class Document:
-    """A text file and the split that it belongs to."""
+    """A text file, or a row of a table, and the split that it belongs to."""
 
     path: str
     package: str
@@ -42,10 +43,13 @@ class Document:
     size: int
     """Bytes."""
     digest: str
-    """SHA-256 of the file, because a file that changes later would change the corpus."""
+    """SHA-256 of the text, because a file that changes later would change the corpus."""
     split: Split = "train"
     name: str = ""
-    """The path below the folder that was given, which does not depend on where that folder is."""
+    """The path below the folder that was given, which does not depend on where that folder is; of a row,
+    with its number."""
+    start: int | None = None
+    """Of a row, where its text begins in the file with the texts of all rows; None for a file."""
 
 
 @dataclass
@@ -82,7 +86,10 @@ def _walk(folder: Path, without: Path | None) -> Iterator[Path]:
         inside = sorted(folder.iterdir())
     except OSError as error:
         raise ConfigError(f"data: {folder} cannot be read ({error.strerror})") from None
+    shards = saved_shards(folder)
     for one in inside:
+        if shards is not None and one.name not in shards:
+            continue
         if one.is_symlink() or one.name.startswith(".") or one.name in HIDDEN or one == without:
             continue
         if one.is_dir():
@@ -91,20 +98,22 @@ def _walk(folder: Path, without: Path | None) -> Iterator[Path]:
             yield one
 
 
-def scan_files(files: Iterable[tuple[Path, str]], largest: int, tell: Callable[[int], None]) -> Scan:
-    """Read every file, and return the documents that stay; `tell` is called with the bytes of each file."""
+def scan_files(
+    files: Iterable[tuple[Path, str]],
+    largest: int,
+    tell: Callable[[int], None],
+    tables: Tables | None = None,
+    rows: BinaryIO | None = None,
+) -> Scan:
+    """Read every file, and return the documents that stay; `tell` is called with the bytes of each file.
+
+    The texts of rows that stay are written to `rows`.
+    """
     seen: set[bytes] = set()
     sketches: list[frozenset[int]] = []
     holders: defaultdict[int, list[int]] = defaultdict(list)
     scan = Scan([], Counter())
-    for path, name in files:
-        try:
-            size = path.stat().st_size
-            content = b"" if size > largest else path.read_bytes()
-        except OSError:
-            scan.left_out["not readable"] += 1
-            continue
-        tell(size)
+    for path, name, content, size, is_row in _contents(files, largest, tell, tables, scan.left_out):
         if reason := _unfit(content, size, largest):
             scan.left_out[reason] += 1
             continue
@@ -122,9 +131,41 @@ def scan_files(files: Iterable[tuple[Path, str]], largest: int, tell: Callable[[
                 one.append(len(sketches))
             sketches.append(sketch)
         seen.add(whole)
-        package, digest = name.partition("/")[0], sha256(content).hexdigest()
-        scan.documents.append(Document(str(path), package, len(content), digest, name=name))
+        package, digest, start = name.partition("/")[0], sha256(content).hexdigest(), None
+        if is_row:
+            assert rows is not None
+            start = rows.tell()
+            rows.write(content)
+            package = package.partition("#")[0]
+        scan.documents.append(Document(str(path), package, len(content), digest, name=name, start=start))
     return scan
+
+
+def _contents(
+    files: Iterable[tuple[Path, str]],
+    largest: int,
+    tell: Callable[[int], None],
+    tables: Tables | None,
+    left_out: Counter[str],
+) -> Iterator[tuple[Path, str, bytes, int, bool]]:
+    """Yield path, name, content (empty if it is too large), size, and whether it is a row, of files and rows."""
+    for path, name in files:
+        try:
+            size = path.stat().st_size
+            is_table = tables is not None and tables.includes(path)
+            content = b"" if size > largest or is_table else path.read_bytes()
+        except OSError:
+            left_out["not readable"] += 1
+            continue
+        tell(size)
+        if tables is None or not is_table:
+            yield path, name, content, size, False
+        elif (texts := tables.texts(path)) is None:
+            left_out["table without text"] += 1
+        else:
+            for row, text in enumerate(texts):
+                content = (text or "").encode(errors="replace")
+                yield path, f"{name}#{row}", content, len(content), True
 
 
 def _unfit(content: bytes, size: int, largest: int) -> str:
@@ -163,14 +204,16 @@ def similarity(first: frozenset[int], second: frozenset[int]) -> float:
 def split_documents(scan: Scan, shares: dict[Split, float], by: Literal["auto", "package", "file"]) -> Scan:
     """Assign whole packages, or files, to the splits, in an order that depends on their names alone."""
     if by == "auto":
-        by = "package" if len({one.package for one in scan.documents}) >= FEW_PACKAGES else "file"
+        packages = {one.package for one in scan.documents if one.start is None}
+        by = "package" if len(packages) >= FEW_PACKAGES else "file"
+    label = "row" if by == "file" and all(one.start is not None for one in scan.documents) else by
     sizes: Counter[str] = Counter()
     for one in scan.documents:
         sizes[_unit(one, by)] += one.size
     if len(sizes) < len(SPLITS):
         raise ConfigError(
-            f"data: {len(sizes)} {by}{'s' * (len(sizes) != 1)} of text cannot be split into training, validation and "
-            f"test; give at least {len(SPLITS)}" + " or --split file" * (by == "package")
+            f"data: {len(sizes)} {label}{'s' * (len(sizes) != 1)} of text cannot be split into training, validation "
+            f"and test; give at least {len(SPLITS)}" + " or --split file" * (by == "package")
         )
     total, chosen = sum(sizes.values()), dict.fromkeys(sizes, SPLITS[0])
     order = sorted(sizes, key=lambda unit: sha256(unit.encode()).digest())
@@ -185,7 +228,7 @@ def split_documents(scan: Scan, shares: dict[Split, float], by: Literal["auto", 
             free = [unit for unit in order if chosen[unit] == SPLITS[0]]
             chosen[min(free, key=lambda unit: sizes[unit])] = split
     documents = [replace(one, split=chosen[_unit(one, by)]) for one in scan.documents]
-    return Scan(documents, scan.left_out, by)
+    return Scan(documents, scan.left_out, label)
 
 
 def _unit(document: Document, by: str) -> str:

@@ -1,4 +1,4 @@
-"""Make a corpus from text files: scan, split, train a tokenizer, and write token files.
+"""Make a corpus from text files and tables: scan, split, train a tokenizer, and write token files.
 
 Each step writes files that are complete or absent, and is skipped if they are there. So a command that was killed at
 any moment continues where it was, and its result is the same, byte for byte. Memory holds one file, one shard of tokens
@@ -6,10 +6,11 @@ and a sketch of each document at a time.
 """
 
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from random import Random
@@ -18,12 +19,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 
 from latebloom.differences import describe_differences
-from latebloom.engine.files import digest, json_digest, make_folder, write_file, write_json
+from latebloom.engine.files import TEMPORARY, digest, json_digest, make_folder, write_file, write_json
 from latebloom.errors import ConfigError, DiskFullError, catch_write_errors
 from latebloom.fields import Bound, Count, at_least, check_fields
 from latebloom.lm.corpus import DOCUMENTS, FORMAT, MANIFEST, SETTINGS, TOKENS, TRACES, Corpus, hash_file
 from latebloom.lm.documents import SPLITS, Document, Scan, Split, list_files, scan_files, split_documents
 from latebloom.lm.extra import begin_folder
+from latebloom.lm.rows import Tables
 from latebloom.lm.tokenizer import END, FILE, read_tokenizer, train_tokenizer, write_tokenizer
 from latebloom.lm.traces import training_document
 from latebloom.lm.work import Work
@@ -40,6 +42,8 @@ BATCH = 1_000_000
 TOKENIZER_TEXT = 50_000_000
 """Bytes of text that a tokenizer is trained on, drawn from the training documents."""
 TRACES_IN_SHARD = 20_000
+ROWS = "rows.bin"
+"""The texts of rows, until the corpus is complete."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +64,14 @@ class Preparing:
     include: tuple[str, ...] = ()
     """Patterns of file names, such as *.py; by default every text file."""
     largest: Count = 1_000_000
-    """Larger files are left out: they are mostly data."""
+    """Larger files, and rows, are left out: they are mostly data."""
     traces: TraceShare = 0.0
     """The share of short traces in the training text, see `latebloom.lm.traces`."""
     at_most: Annotated[int, at_least(0)] = 0
     """Bytes of text; of more, files are drawn at random. 0 for all."""
+    column: str | None = None
+    """The column of tables that has the text; see `latebloom.lm.rows`. If it is given, JSON, JSON Lines and CSV files
+    in folders are tables too."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -84,6 +91,7 @@ def prepare(
         if changed := changed_text(files, out, settings):
             raise ConfigError(f"data: the text was changed since {out} was made from it ({changed}); give a new --out")
     if (out / MANIFEST).exists():
+        (out / ROWS).unlink(missing_ok=True)
         return Corpus.load(out)
     given = None if settings.tokenizer is None else read_tokenizer(Path(settings.tokenizer))
     with catch_write_errors(out):
@@ -91,20 +99,22 @@ def prepare(
             begin_folder(out)
         scan = _read_scan(out)
         if scan is None:
-            scan = _scan(files, paths, settings, work)
+            scan = _scan(files, paths, out, settings, work)
             write_json(out / SETTINGS, _described(paths, settings))
+            os.replace(out / f"{TEMPORARY}{ROWS}", out / ROWS)
             _write_scan(out, scan, files, settings)
         _check_room(out, sum(one.size for one in scan.documents))
         if not (out / FILE).exists():
             if given is None:
                 work.begin("training the tokenizer", None)
-                texts = _sample(scan.documents, settings)
+                texts = _sample(out, scan.documents, settings)
                 write_tokenizer(out, train_tokenizer(texts, settings.vocabulary), END)
             else:
                 write_tokenizer(out, *given)
         tokenizer, end = read_tokenizer(out)
         manifest = _write_tokens(out, scan, settings, tokenizer, end, work)
         write_json(out / MANIFEST, manifest)
+        (out / ROWS).unlink(missing_ok=True)
     return Corpus.load(out)
 
 
@@ -114,7 +124,12 @@ def check_text(paths: Sequence[Path], settings: Preparing, without: Path) -> lis
     if not files:
         where = ", ".join(map(str, paths))
         raise ConfigError(f"data: there are no files in {where}" + " that match --include" * bool(settings.include))
-    return draw_files(files, settings.at_most) if settings.at_most else files
+    if settings.at_most and not (files := draw_files(files, settings.at_most)):
+        raise ConfigError(
+            f"data: every file is larger than the {settings.at_most / 1e6:g} MB of text that are drawn; make a corpus "
+            "of it with `latebloom lm prepare`, and give that"
+        )
+    return files
 
 
 def draw_files(files: Sequence[tuple[Path, str]], at_most: int) -> list[tuple[Path, str]]:
@@ -136,25 +151,26 @@ def changed_text(files: Sequence[tuple[Path, str]], out: Path, settings: Prepari
         return ""
     scan = _read_scan(out)
     assert scan is not None
-    before, now = len(scan.documents) + sum(scan.left_out.values()), len(files)
+    with open(out / DOCUMENTS) as file:
+        head = json.loads(file.readline())
+    before, now = head.get("files", len(scan.documents) + sum(scan.left_out.values())), len(files)
     if before != now:
         return f"{before:,} file{'s' * (before != 1)} then, {now:,} now"
     made, listed = (out / DOCUMENTS).stat().st_mtime_ns, {str(path) for path, _ in files}
-    for one in scan.documents:
+    tables = [Document(**one) for one in head.get("tables", [])]
+    for one in (*(one for one in scan.documents if one.start is None), *tables):
         if one.path not in listed:
             return f"without {one.path}"
         try:
             found = Path(one.path).stat()
             is_same = found.st_size == one.size
             if is_same and found.st_mtime_ns >= made:
-                is_same = digest(Path(one.path).read_bytes()) == one.digest
+                is_same = hash_file(Path(one.path)) == one.digest
         except OSError:
             is_same = False
         if not is_same:
             return f"{one.path} is another"
-    with open(out / DOCUMENTS) as file:
-        listing = json.loads(file.readline()).get("listing")
-    return "" if listing in (None, _listing(files, settings)) else "files that were left out are others"
+    return "" if head.get("listing") in (None, _listing(files, settings)) else "files that were left out are others"
 
 
 def _listing(files: Sequence[tuple[Path, str]], settings: Preparing) -> str:
@@ -174,7 +190,7 @@ def remove_corpus(out: Path) -> None:
     (out / MANIFEST).unlink(missing_ok=True)
     if (out / TOKENS).is_dir():
         shutil.rmtree(out / TOKENS)
-    for name in (FILE, "tokenizer_config.json", DOCUMENTS, SETTINGS):
+    for name in (FILE, "tokenizer_config.json", ROWS, DOCUMENTS, SETTINGS):
         (out / name).unlink(missing_ok=True)
 
 
@@ -185,17 +201,27 @@ def _described(paths: Sequence[Path], settings: Preparing) -> dict:
 def _check_same(paths: Sequence[Path], out: Path, settings: Preparing) -> None:
     """Raise unless the corpus in `out` was made, or begun, from the same paths with the same settings."""
     try:
-        before = {"at_most": 0} | json.loads((out / SETTINGS).read_text())  # older corpora were made of all text
+        found = json.loads((out / SETTINGS).read_text())
     except (OSError, ValueError):
         raise ConfigError(f"out: {out / SETTINGS} cannot be read; give a new folder") from None
+    before = {"at_most": 0, "column": None} | found  # older corpora were made of all text, and of files
     if changed := describe_differences(before, _described(paths, settings)):
         raise ConfigError(f"out: {out} was prepared with other settings ({changed}); give a new folder")
 
 
-def _scan(files: Sequence[tuple[Path, str]], paths: Sequence[Path], settings: Preparing, work: Work) -> Scan:
-    """Find and split the documents."""
+def _scan(files: Sequence[tuple[Path, str]], paths: Sequence[Path], out: Path, settings: Preparing, work: Work) -> Scan:
+    """Find and split the documents, and write the texts of rows."""
+    tables = Tables(settings.column, frozenset(path.resolve() for path in paths if path.is_file()))
     work.begin("reading", sum(_size(file) for file, _ in files))
-    scan = scan_files(files, settings.largest, work.advance)
+    temporary = out / f"{TEMPORARY}{ROWS}"
+    try:
+        with open(temporary, "wb") as rows:
+            scan = scan_files(files, settings.largest, work.advance, tables, rows)
+            rows.flush()
+            os.fsync(rows.fileno())
+    except (ConfigError, OSError):
+        temporary.unlink(missing_ok=True)
+        raise
     if not scan.documents:
         where = ", ".join(map(str, paths))
         reasons = ", ".join(f"{count} {reason}" for reason, count in scan.left_out.items())
@@ -205,7 +231,9 @@ def _scan(files: Sequence[tuple[Path, str]], paths: Sequence[Path], settings: Pr
 
 def _write_scan(out: Path, scan: Scan, files: Sequence[tuple[Path, str]], settings: Preparing) -> None:
     left_out, listing = dict(sorted(scan.left_out.items())), _listing(files, settings)
-    head = {"left_out": left_out, "split_by": scan.split_by, "listing": listing}
+    paths = {Path(one.path): one for one in scan.documents if one.start is not None}
+    tables = [asdict(replace(one, size=_size(path), digest=hash_file(path))) for path, one in paths.items()]
+    head = {"left_out": left_out, "split_by": scan.split_by, "listing": listing, "files": len(files), "tables": tables}
     lines = [head, *(asdict(one) for one in scan.documents)]
     write_file(out / DOCUMENTS, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
 
@@ -227,10 +255,12 @@ def _check_room(out: Path, text: int) -> None:
         )
 
 
-def _read(document: Document) -> str:
+def _read(out: Path, document: Document) -> str:
     """Return the text of a document; raise if the file is not what it was when it was scanned."""
     try:
-        content = Path(document.path).read_bytes()
+        with open(document.path if document.start is None else out / ROWS, "rb") as file:
+            file.seek(document.start or 0)
+            content = file.read(-1 if document.start is None else document.size)
     except OSError as error:
         raise ConfigError(f"data: {document.path} can no longer be read ({error.strerror})") from None
     if digest(content) != document.digest:
@@ -238,13 +268,13 @@ def _read(document: Document) -> str:
     return content.decode().removeprefix("\ufeff")
 
 
-def _sample(documents: Sequence[Document], settings: Preparing) -> Iterator[str]:
+def _sample(out: Path, documents: Sequence[Document], settings: Preparing) -> Iterator[str]:
     """Yield training documents in a fixed random order, up to a bound, with their share of traces."""
     order = [one for one in documents if one.split == "train"]
     Random(0).shuffle(order)
     size = 0
     for index, one in enumerate(order):
-        text = _read(one)
+        text = _read(out, one)
         size += one.size
         yield text
         if settings.traces and index % 8 == 0:
@@ -284,7 +314,7 @@ def _write_tokens(out: Path, scan: Scan, settings: Preparing, tokenizer: "Tokeni
         for index, shard in enumerate(_shards(documents)):
             file = f"{TOKENS}/{name}-{index:05}.bin"
             if not (out / file).exists():
-                write_file(out / file, _encode((_read(one) for one in shard), tokenizer, end_token, dtype, work))
+                write_file(out / file, _encode((_read(out, one) for one in shard), tokenizer, end_token, dtype, work))
             else:
                 work.advance(sum(one.size for one in shard))
             written[file] = (out / file).stat().st_size // np.dtype(dtype).itemsize
@@ -320,7 +350,7 @@ def _write_traces(
     """Write shards of traces until they are their share of the training text; return the number of documents."""
     text = sum(one.size for one in documents)
     wanted = text * settings.traces / (1 - settings.traces)
-    fillers = _fillers(documents)
+    fillers = _fillers(out, documents)
     done, index, shard = 0, 0, 0
     while done < wanted:
         texts: list[str] = []
@@ -336,11 +366,11 @@ def _write_traces(
     return index
 
 
-def _fillers(documents: Sequence[Document], count: int = 200) -> list[str]:
+def _fillers(out: Path, documents: Sequence[Document], count: int = 200) -> list[str]:
     """Return pieces of one to eight lines of training documents, for the text between the facts of a trace."""
     random, found = Random(2), []
     for one in random.sample(list(documents), min(count, len(documents))):
-        lines = _read(one).splitlines(keepends=True)
+        lines = _read(out, one).splitlines(keepends=True)
         start = random.randrange(len(lines))
         piece = "".join(lines[start : start + random.randint(1, 8)])[:400]
         found.append(piece if piece.endswith("\n") else f"{piece}\n")

@@ -304,9 +304,11 @@ def describe_cost(plan: Plan) -> str:
     if minutes < 1:
         return ""
     about = f"{minutes:.0f} GPU minutes" if minutes >= 10 else f"{minutes:.1f} GPU minutes"
+    # Only runs of the engine are stacked; others, such as language models, are trained one after the other.
+    of = "of all stacked runs" if all(isinstance(arm.config, RunConfig) for arm in plan.arms) else "of one run"
     text = (
         f"about {about} for {minutes * 60 * plan.speed:,.0f} steps, at an assumed {plan.speed:,.0f} steps per second "
-        "of all stacked runs, without tests"
+        f"{of}, without tests"
     )
     if plan.most_gpu_minutes <= minutes:
         return text

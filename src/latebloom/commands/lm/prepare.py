@@ -9,7 +9,13 @@ from latebloom.errors import ConfigError
 
 def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
-    add("paths", nargs="+", type=Path, metavar="FOLDER|FILE", help="folders and files of text or code")
+    add(
+        "paths",
+        nargs="+",
+        type=Path,
+        metavar="FOLDER|FILE",
+        help="folders and files of text or code, tables, saved datasets",
+    )
     add_out(parser, "folder of the corpus (default: corpora/NAME); a command that was interrupted continues it")
     add("--vocabulary", type=integer, default=4096, metavar="N", help="tokens of the tokenizer (default: 4096)")
     add("--tokenizer", metavar="PATH", help="use this tokenizer.json, or that of a model's folder, and train none")
@@ -22,6 +28,7 @@ def add_arguments(parser: Parser) -> None:
     add("--validation", type=share, default=0.03, metavar="SHARE", help="text for triggers (default: 3%%)")
     add("--test", type=share, default=0.07, metavar="SHARE", help="text for evaluation (default: 7%%)")
     add("--include", action="append", default=[], metavar="PATTERN", help="only file names like this, such as '*.py'")
+    add("--column", metavar="NAME", help="column of tables with the text (default: text, or content)")
     add("--largest", type=integer, default=1_000_000, metavar="BYTES", help="leave out larger files (default: 1000000)")
     add("--traces", type=share, default=0.0, metavar="SHARE", help="share of short traces in training (default: none)")
 
@@ -34,7 +41,7 @@ def run(options: Namespace) -> None:
     from latebloom.report.tables import print_table, text_table
     from latebloom.report.terminal import say
 
-    names = ("vocabulary", "split", "validation", "test", "largest", "traces")
+    names = ("vocabulary", "column", "split", "validation", "test", "largest", "traces")
     given = {name: getattr(options, name) for name in names}
     settings = Preparing(tokenizer=options.tokenizer, include=tuple(options.include), **given)
     if not options.paths:
@@ -49,5 +56,6 @@ def run(options: Namespace) -> None:
     ]
     print_table(console, text_table(f"Corpus in {out}", ("split", "documents", "text", "tokens"), rows, names=1))
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in manifest["left_out"].items()) or "none"
-    say(console, f"Files left out: {left_out}. A {manifest['split_by']} is never divided between splits.")
+    left_out_of = "Rows" if manifest["split_by"] == "row" else "Files"
+    say(console, f"{left_out_of} left out: {left_out}. A {manifest['split_by']} is never divided between splits.")
     say(console, f"Vocabulary: {manifest['vocabulary']:,} tokens. Corpus hash: {corpus.hash}.")
