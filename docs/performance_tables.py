@@ -183,6 +183,6 @@ def campaign_about() -> str:
     """Return how long the campaign took, on what, and at which commits."""
     last = TORTURE["environments"][-1]
     commits = ", then ".join(dict.fromkeys(one["commit"][:12] for one in TORTURE["environments"]))
-    systems = " and ".join(dict.fromkeys(one["file_system"] for one in TORTURE["environments"]))
+    systems = ", ".join(dict.fromkeys(one["file_system"] for one in TORTURE["environments"]))
     machine = f"{last['processor']}, {last['cores']} cores, torch {last['torch']}, {systems}"
     return f"{TORTURE['minutes'] / 60:.1f} hours beside other work ({machine}; commits {commits})"

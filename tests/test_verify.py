@@ -84,6 +84,19 @@ def test_a_damaged_checkpoint_is_removed_where_another_is_whole(folder, capsys):
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-00000020"]
 
 
+def test_damaged_checkpoints_are_removed_if_nothing_needs_them_and_else_the_way_out_is_told(folder, capsys):
+    for file in folder.glob("checkpoints/*/state.json"):
+        file.write_text("{}")
+    whole = Path(shutil.copytree(folder, folder.with_name("sound")))
+    status, told = verify(capsys, whole, "--repair")
+    assert status == 0
+    assert "sound: removed step-00000020, step-00000024, which" in " ".join(told.split())
+    (folder / "model" / "model.safetensors").write_bytes(b"x")
+    status, told = verify(capsys, folder, "--repair")
+    assert status == 1
+    assert "run cannot be repaired; remove it, and train" in " ".join(told.split())
+
+
 @pytest.mark.parametrize("words", [("evaluate",), ("inspect",), ("report",), ("train", "--out"), ("verify",)])
 def test_a_result_of_another_run_is_refused_although_the_digests_are_right(words, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder.parent)

@@ -275,3 +275,16 @@ def test_a_device_that_is_not_there_is_refused(tiny):
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="device: 'cuda' is not available here; choices: cpu"):
             run(tiny, device="cuda")
+
+
+def test_accuracies_of_fewer_answers_are_not_shown_after_the_switch(tiny, tmp_path):
+    """During the delay they are of the answers in the loss, and from the next check after the switch on of all."""
+    seen = []
+    training = replace(tiny.training, log_every=3, check_every=8)  # checks at steps 8 and 16, the switch at step 12
+    run(
+        replace(tiny, delay=replace(tiny.delay, withhold=("recall",)), training=training), tmp_path, observe=seen.append
+    )
+    between = [one for one in seen if one.phase == "full" and one.step < 16]
+    assert [one.step for one in between]
+    assert all(one.accuracy is None and one.accuracy_beyond is None for one in between)
+    assert all(one.accuracy is not None for one in seen if 8 < one.step < 12 or one.step > 16)

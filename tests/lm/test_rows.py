@@ -128,16 +128,18 @@ def test_a_corpus_of_rows_is_continued_and_a_changed_table_is_refused(lines, tmp
 
 
 def test_tables_in_a_folder_of_code_do_not_disturb_it(texts, corpus, tmp_path):
-    """A parquet file without text is left out; JSON and CSV files are text unless a column is named."""
+    """A parquet file without text, or damaged, is left out; JSON and CSV files are text unless a column is named."""
     folder = tmp_path / "texts"
     folder.mkdir()
     write_table(folder / "numbers.parquet", ["a"], "label")
+    (folder / "damaged.parquet").write_bytes(b"PAR1 and no more")
     write_table(folder / "table.csv", [f"of row {i}" for i in range(5)], "body")
     made = prepare([texts, folder], tmp_path / "files", SMALL)
-    assert made.manifest["left_out"] == {"table without text": 1}
+    assert made.manifest["left_out"] == {"table without text": 2}
     listed = (made.folder / DOCUMENTS).read_text()
     assert "table.csv#" not in listed
-    (folder / "numbers.parquet").unlink()
+    for file in folder.glob("*.parquet"):
+        file.unlink()
     made = prepare([texts, folder], tmp_path / "rows", Preparing(vocabulary=320, column="body"))
     assert "table.csv#4" in (made.folder / DOCUMENTS).read_text()
 

@@ -30,8 +30,9 @@ def run(options: Namespace) -> None:
     found = list(verify(options.path))
     if options.repair:
         for one in found:
-            if one.problems and (told := repair(one.path)):
-                say(console, printable(f"{told}."))
+            if one.problems:
+                done = repair(one.path) or f"{one.path} cannot be repaired; remove it, and train or collect it again"
+                say(console, printable(f"{done}."))
         found = list(verify(options.path))
     for one in found:
         for text in (*one.problems, *([f"note: {one.note}"] if one.note else [])):

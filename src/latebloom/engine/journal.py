@@ -99,11 +99,14 @@ class Journal:
         """Record the interference at a step."""
         self._write({"step": step, "interference": interference})
 
-    def switched(self, step: int, reason: str | None) -> None:
-        """Record the switch; accuracies of fewer answers are no longer shown."""
-        self._write({"step": step, "switch": reason})
+    def forget_accuracies(self) -> None:
+        """Show no accuracy until the next check, because the last one was of fewer answers."""
         if self.config.delay is not None and self.config.delay.withhold:
             self._last_seen |= {"accuracy": None, "accuracy_beyond": None}
+
+    def switched(self, step: int, reason: str | None) -> None:
+        """Record the switch."""
+        self._write({"step": step, "switch": reason})
 
     def checked(self, step: int, counts: list[Count], withheld: tuple[str, ...]) -> None:
         """Record held-out accuracy at the watched lengths; the shown accuracy excludes withheld answers."""

@@ -213,6 +213,8 @@ class _Loop:
         self.times.lap("set-up")
         while trainer.step < self.goal:
             switched = trainer.advance()
+            for index in switched:
+                self.journals[index].forget_accuracies()
             is_last, is_goal = trainer.step == training.steps, trainer.step == self.goal
             if is_last or trainer.step % training.log_every == 0:
                 self._log(range(len(self.journals)))

@@ -38,7 +38,8 @@ class Tables:
     def texts(self, path: Path) -> Iterator[str | None] | None:
         """Return the text of each row, None where there is none.
 
-        Without a column of text a table raises if it, or the column, was named; otherwise there are no texts.
+        Without a column of text a table raises if it, or the column, was named; otherwise there are no texts. Of a file
+        that was found in a folder and cannot be read there are none either.
         """
         try:
             columns = READERS[path.suffix](path, None)
@@ -50,7 +51,9 @@ class Tables:
         except StopIteration:
             names = []
         except Exception as error:
-            raise _damaged(path, error) from None
+            if path in self.named:
+                raise _damaged(path, error) from None
+            return None
         if self.column is None and path not in self.named:
             return None
         wanted = " or ".join(COLUMNS) if self.column is None else self.column

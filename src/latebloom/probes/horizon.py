@@ -155,7 +155,7 @@ def memory_horizon(
     found = where if isinstance(where, Found) else find_attention(model, example, where=where, leaves_out=False)
     device = next(model.parameters()).device
     with evaluating(model), torch.no_grad(), ExitStack() as undo:
-        if found.attention:
+        if found is not None and found.attention:
             allowed = replace(found, refusals=())
             undo.callback(DelayedAttention(model, until=at_step(1), automatic=False, where=allowed).remove)
         pairs = draw_pairs(vocabulary, length, sequences, seed).to(device)

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from latebloom.config import OtherRun
 from latebloom.engine.environment import choose_device
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.outcome import TrainedRun
-from latebloom.errors import require
+from latebloom.errors import ConfigError, require
 from latebloom.layers.precision import precision
 from latebloom.probes.probe import NotMeasurable, Probe, Progress, StackedProbe
 from latebloom.probes.stack import MOST_MODELS, Stack, can_share_stack
@@ -57,6 +58,8 @@ def probe_runs(
     Up to `at_once` runs of one shape are a stack; by default many on a GPU, and one on a CPU.
     """
     require(at_once is None or at_once >= 1, "at_once", at_once, "1 or more")
+    if other := next((run for run in runs if isinstance(run.config, OtherRun)), None):
+        raise ConfigError(f"probe: {other.folder} holds a language model; `latebloom lm evaluate` measures those")
     results = ProbeResults({probe.name: _kept(out, probe) for probe in probes})
     most = at_once or MOST_MODELS.get(choose_device(device).type, 1)
     total, done = max(1, len(runs) * len(probes)), 0

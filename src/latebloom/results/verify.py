@@ -46,23 +46,26 @@ def verify(path: Path) -> Iterator[Verified]:
 
 
 def repair(path: Path) -> str | None:
-    """Rebuild what can be rebuilt of a run from its checkpoints; return what was done, or None if nothing could be."""
+    """Rebuild what can be rebuilt of a run from its checkpoints, and remove damaged ones that nothing needs; return
+    what was done, or None if nothing could be."""
     folder = RunFolder(path)
     if not folder.config_file.exists():
         return None
     config, saved = folder.read_config(), complete_checkpoints(folder.checkpoints)
     whole = [one for one in saved if not _damage_of(folder, one)]
-    if not whole:
+    is_sound = folder.is_finished and not damaged_files(path)
+    if not whole and not is_sound:
         return None
+    damaged = [one for one in saved if one not in whole]
     with folder.locked():
-        for checkpoint in saved:
-            if checkpoint not in whole:
-                remove_folder(checkpoint)
-    if folder.is_finished:
-        try:
-            run(config, path)
-        except CheckpointError:  # damaged beyond what a checkpoint holds; it is told again
-            return None
+        for checkpoint in damaged:
+            remove_folder(checkpoint)
+    if is_sound or not folder.is_finished:
+        return f"{path}: removed {', '.join(one.name for one in damaged)}, which was damaged" if damaged else None
+    try:
+        run(config, path)
+    except CheckpointError:  # damaged beyond what a checkpoint holds
+        return None
     return f"{path} was repaired from {whole[-1].name}"
 
 

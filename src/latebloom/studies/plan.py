@@ -111,6 +111,8 @@ class Plan:
         if not self.rounds[0].seeds:
             raise ConfigError("round 1: seeds: the first round needs held-out seeds, such as range(100, 102)")
         share = 0.0
+        if self.rounds[0].share < 1 and any(isinstance(arm.config, OtherRun) for arm in self.arms):
+            raise ConfigError("round 1: share: language models are not paused; give rounds with a share of 1")
         for number, one in enumerate(self.rounds, start=1):
             require(0 < one.share <= 1, f"round {number}: share", one.share, "above 0 and at most 1")
             if one.share < share or (one.share == share and not one.seeds):
