@@ -54,6 +54,7 @@ def test_one_changed_bit_is_found_and_named(file, folder, capsys):
     status, told = verify(capsys, folder)
     assert status == 1
     assert Path(file).name in told or file == "manifest.json"  # there, the file of the changed digest is named
+    assert "--repair" in told
     assert told.endswith("1 checked, 0 sound, 1 damaged.\n")
 
 

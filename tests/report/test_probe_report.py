@@ -12,6 +12,7 @@ import pytest
 from latebloom import run
 from latebloom.checks import check_components
 from latebloom.cli import main
+from latebloom.commands.probe import default_place
 from latebloom.errors import ConfigError, ResultsError
 from latebloom.probes import NAMES, load_probes
 from latebloom.probes.ablation import ATTENTION_OFF, INTACT, Ablation
@@ -361,3 +362,14 @@ def test_probes_are_listed_and_keep_their_contract(capsys):
     for name in NAMES:
         assert name in listed
         assert not [finding for finding in check_components(name) if finding.outcome == "fails"]
+
+
+def test_runs_of_one_study_are_probed_into_its_folder(tmp_path, monkeypatch):
+    """There its report finds them; runs of several studies, or one run, are probed into the folder of the first."""
+    for study in ("one", "two"):
+        (tmp_path / study / "dat").mkdir(parents=True)
+        (tmp_path / study / "study.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    first, second, other = (Path(name) for name in ("one/dat/seed-0", "one/dat/seed-1", "two/dat/seed-0"))
+    assert default_place([first, second]) == Path("one")
+    assert default_place([first]) == default_place([first, other]) == first

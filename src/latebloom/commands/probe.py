@@ -1,6 +1,8 @@
 """Probe trained runs: what attention and the recurrence do in them, and what that says of the paper's explanation."""
 
+import os
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from latebloom.arguments import Parser, add_device, add_imports, add_out
@@ -19,7 +21,11 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--what", metavar="NAME,...", help=f"probes to run (default: {','.join(NAMES)}, and those of --import)"
     )
-    add_out(parser, "folder for the tables, pictures and index.html (default: probes in the folder of the first RUN)")
+    add_out(
+        parser,
+        "folder for the tables, pictures and index.html (default: probes in the folder of the study that all RUNs are "
+        "in, or else of the first RUN)",
+    )
     add_device(parser)
     parser.add_argument(
         "--at-once",
@@ -28,6 +34,14 @@ def add_arguments(parser: Parser) -> None:
         help="probe up to N runs of one shape at once (default: 128 on a GPU, 1 on a CPU)",
     )
     add_imports(parser)
+
+
+def default_place(runs: Sequence[Path]) -> Path:
+    """Return the folder of the study that several runs are in, whose report then shows them, or else the first one."""
+    above = [[parent for parent in run.absolute().parents if (parent / "study.json").exists()] for run in runs]
+    studies = {parents[0] if parents else None for parents in above}
+    (study,) = studies if len(runs) > 1 and len(studies) == 1 else (None,)
+    return runs[0] if study is None else Path(os.path.relpath(study))
 
 
 def run(options: Namespace) -> None:
@@ -52,7 +66,7 @@ def run(options: Namespace) -> None:
     if not probes:
         raise ConfigError(f"what: {options.what!r} names no probe; choices: {', '.join(Probe.choices())}")
     found = find_runs(options.runs)
-    out = options.out or options.runs[0] / FOLDER
+    out = options.out or default_place(options.runs) / FOLDER
     results = probe_with_bar(found, probes, out, device=options.device, at_once=options.at_once)
     answers = {one.task: one.config.task.state_answer for one in found}
     console = Console()

@@ -38,6 +38,8 @@ def run(options: Namespace) -> None:
         for text in (*one.problems, *([f"note: {one.note}"] if one.note else [])):
             say(console, printable(f"{one.path}: {text}"))
     damaged = sum(bool(one.problems) for one in found)
+    if damaged and not options.repair:
+        say(console, printable(f"Repair what can be repaired with: latebloom verify {options.path} --repair"))
     say(console, f"{len(found)} checked, {len(found) - damaged} sound, {damaged} damaged.")
     if damaged:
         sys.exit(1)

@@ -40,7 +40,7 @@ def end_reached(tuning: Tuning) -> Side | None:
 def describe_ends(tuned: Sequence[Tuning]) -> str:
     """Say for which arms the best choice is at an end of a range that has no further values; empty if for none."""
     arms = name_arms([one.arm for one in tuned if end_reached(one)])
-    return arms and f"the best setting is still at an end of its range, and all further values were tried, for {arms}"
+    return arms and f"the best setting is still at an end of its range, and the plan has no further values, for {arms}"
 
 
 def _values(tuning: Tuning) -> list[float]:
