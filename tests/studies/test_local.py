@@ -111,21 +111,6 @@ def test_the_folder_of_a_socket_is_removed_by_the_next_study_if_its_study_was_ki
     assert {path.name for path in tmp_path.iterdir()} == {own.name, "pymp-of-others"}
 
 
-def test_a_signal_to_all_processes_while_they_start_is_an_interruption(tiny, tmp_path):
-    """As when a terminal is closed: the fork server, which does not handle it, ends too."""
-    endless = replace(tiny, training=replace(tiny.training, steps=1_000_000))
-    (tmp_path / "config.json").write_text(json.dumps(endless.to_json()))
-    (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "config.json"), str(tmp_path / "out")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    while len(descendants(process.pid)) < 2:  # the resource tracker and the fork server
-        time.sleep(0.02)
-        assert process.poll() is None
-    os.killpg(process.pid, signal.SIGHUP)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 7
-    assert "the progress is saved in" in output
-
 
 def test_a_run_that_another_process_still_trains_is_waited_for(tiny, tmp_path):
     """As by the workers of a study that was killed a moment ago, which save before they end."""

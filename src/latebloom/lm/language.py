@@ -147,7 +147,8 @@ class LanguageRun(OtherRun):
             tested = to_evaluation(evaluate(model, corpus, tests))
             shutil.copyfile(folder / "lm" / METRICS, place.metrics_file)
             files = {name: (folder / "lm" / MODEL / name).read_bytes() for name in ("config.json", "model.safetensors")}
-            place.write_result(files, tested, {**result, "corpus_hash": corpus.hash, "stacked": 1, "manifest": True})
+            more = {"config_hash": self.hash, "corpus_hash": corpus.hash, "stacked": 1, "manifest": True}
+            place.write_result(files, tested, result | more)
             shutil.rmtree(folder / "lm")
         observe(Progress(self.training.steps, self.training.steps, "done", tested=1.0))
 
