@@ -111,7 +111,6 @@ def test_the_folder_of_a_socket_is_removed_by_the_next_study_if_its_study_was_ki
     assert {path.name for path in tmp_path.iterdir()} == {own.name, "pymp-of-others"}
 
 
-
 def test_a_run_that_another_process_still_trains_is_waited_for(tiny, tmp_path):
     """As by the workers of a study that was killed a moment ago, which save before they end."""
     lock = "import fcntl, pathlib, sys, time\nfile = open(sys.argv[1], 'w')\nfcntl.flock(file, fcntl.LOCK_EX)\n"
