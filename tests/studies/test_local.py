@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from processes import descendants, living
@@ -109,6 +110,30 @@ def test_the_folder_of_a_socket_is_removed_by_the_next_study_if_its_study_was_ki
     assert len(left) == 1
     started[1].communicate("")  # ends as a process should
     assert {path.name for path in tmp_path.iterdir()} == {own.name, "pymp-of-others"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_all_processes_while_they_start_is_an_interruption(number, tiny, tmp_path):
+    """As by Ctrl-C in a terminal, or when it is closed."""
+    endless = replace(tiny, training=replace(tiny.training, steps=1_000_000))
+    (tmp_path / "config.json").write_text(json.dumps(endless.to_json()))
+    # Under nohup, SIGHUP is ignored, and processes inherit that.
+    unignored = "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+    (tmp_path / "script.py").write_text(unignored + SCRIPT)
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "config.json"), str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True) as process:
+        while len(started := descendants(process.pid)) < 2:  # the resource tracker and the fork server
+            time.sleep(0.02)
+            assert process.poll() is None
+        os.killpg(process.pid, number)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 7
+    assert "the progress is saved in" in output
+    assert errors == ""
+    end = time.monotonic() + 30
+    while living(started):
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_a_run_that_another_process_still_trains_is_waited_for(tiny, tmp_path):

@@ -45,6 +45,10 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # constants of malloc.h
 _LARGEST = 32 * 2**20  # the largest threshold that glibc accepts
 
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals at which a run saves and stops."""
+
+
 @contextmanager
 def stop_requests(*, second_stops_at_once: bool = True) -> Iterator[Callable[[], bool]]:
     """Yield a function that returns whether Ctrl-C, SIGTERM or SIGHUP was received; a second Ctrl-C raises by default.
@@ -61,10 +65,9 @@ def stop_requests(*, second_stops_at_once: bool = True) -> Iterator[Callable[[],
             raise KeyboardInterrupt
         requested.set()
 
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, handle) for number in numbers}
+    under_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    handled = [number for number in STOP_SIGNALS if not (under_nohup and number == signal.SIGHUP)]
+    before = {number: signal.signal(number, handle) for number in handled}
     try:
         yield requested.is_set
     finally:

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from latebloom.config import OtherRun
 from latebloom.engine.environment import choose_device
 from latebloom.engine.outcome import Progress
+from latebloom.engine.process_state import STOP_SIGNALS
 from latebloom.errors import InterruptedRun
 from latebloom.studies.scheduler import Ended, Order, Workers, train_order, train_waves
 from latebloom.studies.sockets import keep_sockets_apart
@@ -66,8 +68,11 @@ class _Processes(Workers):
         order = Order.of(wave, stop_of(wave, self._stops))
         process = self._context.Process(target=_work, args=(order, self._folder, sender), daemon=True)
         try:
-            process.start()
-        except (EOFError, ConnectionError):  # the fork server was ended by a signal to all processes of a terminal
+            # A signal to all processes of a terminal would end the fork server, which does not handle it. Processes
+            # inherit the mask; a worker unblocks the signals as soon as it can handle them.
+            with _signals_blocked():
+                process.start()
+        except (EOFError, ConnectionError):  # the fork server was killed
             messages.close()
             self._not_started.append(wave)
         else:
@@ -131,7 +136,20 @@ def _work(order: Order, folder: Path, messages: "Connection[Progress | dict[str,
             messages.send(message)
 
     with suppress(InterruptedRun, KeyboardInterrupt):  # the latter before the run has begun
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         send(train_order(order, folder, torch.device("cpu"), lambda name, seen: send(seen)))
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Block the signals that stop a run while processes are started; they are delivered at the end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        resource_tracker.ensure_running()  # it unblocks two of them when it starts its process
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _stop_when_closed(pipe: int) -> None:
