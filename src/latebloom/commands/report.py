@@ -20,13 +20,17 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: Namespace) -> None:
+    from latebloom.report.vega import start_bundling
+
+    if not options.paths:
+        raise ConfigError("report: give results files or folders of runs, such as results/paper.parquet or runs/mine")
+    start_bundling()
+
     from rich.console import Console
 
     from latebloom.report.study import read_sections, write_report
     from latebloom.report.terminal import say, show_sections
 
-    if not options.paths:
-        raise ConfigError("report: give results files or folders of runs, such as results/paper.parquet or runs/mine")
     folder = options.out or Path("report")
     console = Console()
     with console.status("Making the report"):  # figures of a large study take half a minute

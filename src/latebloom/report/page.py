@@ -6,7 +6,6 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -19,6 +18,7 @@ from latebloom.report.figures import Figure
 from latebloom.report.hypotheses import Verdicts
 from latebloom.report.panel import Panel
 from latebloom.report.tables import Table, as_html
+from latebloom.report.vega import vega_scripts
 from latebloom.results.record import RunRecord
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Page:
     def html(self) -> str:
         """Return the whole page."""
         data = {"charts": self.charts, "config": {"light": chart_config(), "dark": chart_config(dark=True)}}
-        vega, script = _vega(), _asset("page.js")
+        vega, script = vega_scripts(), _asset("page.js")
         # Only these two scripts may run, and nothing may be loaded; Vega compiles its expressions (unsafe-eval).
         hashes = (b64encode(sha256(one.encode()).digest()).decode() for one in (vega, script))
         return Template(_asset("page.html")).substitute(
@@ -231,13 +231,6 @@ def _config(run: RunRecord) -> str:
         if start >= 0 and run.seed <= MOST_IN_A_BROWSER:
             return f'<pre class="config" data-from="{start}" data-to="{start + len(run.config)}"></pre>'
     return f'<pre class="config">{escape(text)}</pre>'
-
-
-@cache
-def _vega() -> str:
-    from vl_convert import javascript_bundle
-
-    return javascript_bundle("window.vegaEmbed = vegaEmbed;")
 
 
 def _asset(name: str) -> str:

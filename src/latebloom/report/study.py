@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -22,6 +21,7 @@ from latebloom.report.power import power_table
 from latebloom.report.settings import choices_table, differences_table, tried_table
 from latebloom.report.study_tables import accuracy_table, every_length_table, reach_table
 from latebloom.report.tables import as_latex, as_markdown
+from latebloom.report.vega import start_bundling
 from latebloom.report.words import caveats, headline
 from latebloom.results.gather import gather
 from latebloom.results.probes import Probed, read_probes, split_paths, state_answer
@@ -109,8 +109,8 @@ def write_report(sections: Sequence[Section], out: Path) -> Path:
     page = out / "index.html"
     if link := find_link(out, levels=1):
         raise ConfigError(f"out: {link}; a report is not written through links, choose another folder")
-    with catch_write_errors(out), ThreadPoolExecutor(1) as apart:
-        html = apart.submit(study_page, sections)  # vl-convert bundles its scripts meanwhile
+    start_bundling()
+    with catch_write_errors(out):
         try:
             for folder in (out / "figures", out / "tables"):
                 make_folder(folder)
@@ -131,5 +131,5 @@ def write_report(sections: Sequence[Section], out: Path) -> Path:
             pictures = {} if section.probed is None else section.probed.pictures(f"{section.name}-probes")
             for stem, chart in pictures.items():
                 save_chart(chart, *(out / "figures" / f"{stem}.{form}" for form in FIGURE_FORMATS))
-        write_file(page, html.result().encode(errors="replace"))  # last: it stands for the whole report
+        write_file(page, study_page(sections).encode(errors="replace"))  # last: it stands for the whole report
     return page
