@@ -1,7 +1,7 @@
 """`make torture`: random cases for some minutes, and a table of how many broke a promise.
 
     python tests/torture/campaign.py --minutes 60 --seed 7
-    python tests/torture/campaign.py --minutes 300 --long --out results/torture.json
+    python tests/torture/campaign.py --minutes 300 --processes 2 --long --out results/torture.json
 
 A case may make several attacks (a chain of kills); the table counts attacks. With --out the counts are written as the
 campaign goes, and the same command continues it. Every case is a function of the seed, its name and its number, so that
@@ -20,6 +20,9 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from multiprocessing import get_context
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,7 @@ for place in ("", "report", "torture"):
 
 import torch  # noqa: E402
 from cases import CASES, LONG_CASES  # noqa: E402
-from reference import Shared, prepare  # noqa: E402
+from reference import Shared, end, prepare  # noqa: E402
 
 from latebloom import Composite, Delay, Evaluating, Phase, RunConfig, Training, at_step, hybrid  # noqa: E402
 from latebloom.engine.environment import describe_environment  # noqa: E402
@@ -69,36 +72,60 @@ LONG = {
 }
 KINDS = CASES | LONG_CASES
 
+SECONDS_IN_A_TURN = 5
+
 Found = dict[str, dict[str, Any]]
+in_this_process: Shared
 
 
-def attack(name: str, first: int, count: int, seed: int, shared: Shared) -> dict[str, Any]:
-    """Run `count` cases of one kind from number `first` on; return how many attacks they made and what failed."""
-    began, attacks, failures = time.monotonic(), 0, []
-    for number in range(first, first + count):
+def attack(name: str, first: int, most: float, seconds: float, seed: int, shared: Shared) -> dict[str, Any]:
+    """Run cases of one kind from number `first` on for some seconds; return how many attacks they made and what failed.
+
+    A case may make several attacks; no case begins once there have been `most`.
+    """
+    began, cases, attacks, failures = time.monotonic(), 0, 0, []
+    while attacks < most and (not cases or time.monotonic() - began < seconds):
         folder = Path(tempfile.mkdtemp(prefix="torture-"))
-        shared.number = number
+        shared.number = first + cases
+        cases += 1
         try:
-            made = KINDS[name](random.Random(f"{seed} {name} {number}"), folder, shared)
+            made = KINDS[name](random.Random(f"{seed} {name} {shared.number}"), folder, shared)
             attacks += 1 if made is None else made
         except Exception:
             attacks += 1
-            failures.append({"number": number, "error": traceback.format_exc(limit=-3)})
+            failures.append({"number": shared.number, "error": traceback.format_exc(limit=-3)})
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-    seconds = time.monotonic() - began
-    return {"cases": count, "attacks": attacks, "seconds": seconds, "failures": failures}
+    return {"cases": cases, "attacks": attacks, "seconds": time.monotonic() - began, "failures": failures}
+
+
+def begin(with_browser: bool) -> None:
+    """Prepare a process of the campaign; at its end, end the browser and the cluster that it started."""
+    global in_this_process
+    torch.set_num_threads(1)
+    in_this_process = prepare(tiny(), Path(tempfile.mkdtemp(prefix="torture-shared-")), with_browser)
+    Finalize(None, end, (in_this_process,), exitpriority=1)  # such processes run no functions of atexit
+
+
+def attack_here(name: str, first: int, most: float, seed: int) -> dict[str, Any]:
+    return attack(name, first, most, SECONDS_IN_A_TURN, seed, in_this_process)
 
 
 def campaign(
-    seconds: float, seed: int, shared: Shared, targets: Mapping[str, float], found: Found, save: Callable[[Found], None]
+    seconds: float,
+    seed: int,
+    targets: Mapping[str, float],
+    found: Found,
+    save: Callable[[Found], None],
+    processes: int,
 ) -> Found:
     """Attack in turns of a few seconds until the time is over or every kind has reached its target.
 
     The kind that is furthest from its target is next; without targets (infinity) each kind gets an equal share of the
-    time. `found` holds the counts so far: cases are numbered on from there, and `save` is called after each turn.
+    time. A kind is attacked by one process at a time. `found` holds the counts so far: cases are numbered on from
+    there, and `save` is called after each turn.
     """
-    end = time.monotonic() + seconds
+    until = time.monotonic() + seconds
     for name in targets:
         found.setdefault(name, {"cases": 0, "attacks": 0, "seconds": 0.0, "failures": []})
 
@@ -106,19 +133,24 @@ def campaign(
         one = found[name]
         return one["seconds"] if math.isinf(targets[name]) else one["attacks"] / targets[name]
 
-    while time.monotonic() < end:
-        open_kinds = [name for name in targets if found[name]["attacks"] < targets[name]]
-        if not open_kinds:
-            break
-        name = min(open_kinds, key=share_done)
-        one = found[name]
-        in_a_turn = 1 if not one["cases"] else max(1, int(5 * one["cases"] / max(one["seconds"], 1e-3)))
-        left = targets[name] - one["attacks"]
-        turn = attack(name, one["cases"], int(min(in_a_turn, left)), seed, shared)
-        for key, value in turn.items():
-            one[key] += value
-        save(found)
-    return found
+    turns: dict[Future[dict[str, Any]], str] = {}
+    with_browser = "random names in a report, in a browser" in targets
+    with ProcessPoolExecutor(processes, get_context("spawn"), begin, (with_browser,)) as pool:
+        while True:
+            unfinished = (name for name in targets if found[name]["attacks"] < targets[name])
+            waiting = [name for name in unfinished if name not in turns.values()]
+            if time.monotonic() < until and waiting and len(turns) < processes:
+                name = min(waiting, key=share_done)
+                left = targets[name] - found[name]["attacks"]
+                turns[pool.submit(attack_here, name, found[name]["cases"], left, seed)] = name
+                continue
+            if not turns:
+                return found
+            for turn in wait(turns, return_when=FIRST_COMPLETED).done:
+                name = turns.pop(turn)
+                for key, value in turn.result().items():
+                    found[name][key] += value
+                save(found)
 
 
 def table(found: dict[str, Any]) -> str:
@@ -144,10 +176,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", default=[], choices=list(KINDS), help="a kind of case; repeatable")
     parser.add_argument("--long", action="store_true", help="end when the counts of the long form are reached")
+    parser.add_argument("--processes", type=int, default=1, help="how many attack at a time (default 1)")
     parser.add_argument("--first", type=int, default=0, help="the number of the first case")
     parser.add_argument("--out", type=Path, help="a JSON file for the table; a campaign that it holds is continued")
     options = parser.parse_args()
-    torch.set_num_threads(1)
     chosen = options.only or list(KINDS if options.long else CASES)
     targets = {name: LONG[name] if options.long else math.inf for name in chosen}
     found, minutes, earlier = read(options.out, options.seed)
@@ -173,14 +205,7 @@ def main() -> None:
             failed = sum(len(one["failures"]) for one in found.values())
             print(f"{spent / 60:.1f} of {options.minutes:g} min: {attacks:,} attacks, {failed} failures", flush=True)
 
-    place = Path(tempfile.mkdtemp(prefix="torture-shared-"))
-    shared = prepare(tiny(), place, with_browser="random names in a report, in a browser" in chosen)
-    try:
-        campaign(60 * options.minutes, options.seed, shared, targets, found, save)
-    finally:
-        if shared.browser is not None:
-            shared.browser.__exit__()
-        shutil.rmtree(place, ignore_errors=True)
+    campaign(60 * options.minutes, options.seed, targets, found, save, options.processes)
     print(table(found))
     for name, one in found.items():
         for failure in one["failures"][:3]:

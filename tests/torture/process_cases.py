@@ -113,7 +113,7 @@ def remove_ray_node(rng: random.Random, folder: Path, shared: Shared) -> int:
         for name in NAMES:
             _wait_for_trainer(folder / name, child)
         time.sleep(rng.uniform(0, 1.5))
-        machines = _machines()
+        machines = _machines(shared)
         machines.remove_node(rng.choice(list(machines.worker_nodes)), allow_graceful=False)
         _add_node(machines)
         return 1
@@ -138,7 +138,7 @@ def _on_ray(folder: Path, shared: Shared, attack: Callable[[int], int]) -> int:
     """Train two runs on a cluster, attack it meanwhile, and compare the runs with undisturbed ones."""
     config = shared.long / "config.json"
     # Not a fork: gRPC, which the cluster uses in this process, does not survive one.
-    words = [sys.executable, "-W", "ignore", "-c", DRIVER, _machines().address, config, folder, *NAMES]
+    words = [sys.executable, "-W", "ignore", "-c", DRIVER, _machines(shared).address, config, folder, *NAMES]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as driver:
         try:
             attacks = attack(driver.pid)
@@ -152,12 +152,13 @@ def _on_ray(folder: Path, shared: Shared, attack: Callable[[int], int]) -> int:
 
 
 @cache
-def _machines() -> Any:
+def _machines(shared: Shared) -> Any:
     """Return a cluster of three nodes on this machine: one that trains nothing, and two that train."""
     from ray.cluster_utils import Cluster
 
     soon = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
     machines = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": soon, **_SMALL})
+    shared.at_end.append(machines.shutdown)
     for _ in range(2):
         _add_node(machines)
     return machines

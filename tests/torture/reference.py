@@ -1,9 +1,10 @@
 """What the cases of the campaign compare with, and how they train."""
 
 import os
+import shutil
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -27,6 +28,8 @@ class Shared:
     browser: Browser | None
     number: int = 0
     """The number of the case."""
+    at_end: list[Callable[[], object]] = field(default_factory=list)
+    """What ends services that cases started."""
 
     @cached_property
     def finished(self) -> Path:
@@ -68,6 +71,15 @@ class Shared:
 
 def prepare(config: RunConfig, place: Path, with_browser: bool) -> Shared:
     return Shared(config, place, Browser() if with_browser and CHROMIUM else None)
+
+
+def end(shared: Shared) -> None:
+    """Remove what the cases of a process shared."""
+    if shared.browser is not None:
+        shared.browser.__exit__()
+    for close in shared.at_end:
+        close()
+    shutil.rmtree(shared.place, ignore_errors=True)
 
 
 def assert_same(found: Path, expected: Path) -> None:
