@@ -121,17 +121,18 @@ def campaign(
 ) -> Found:
     """Attack in turns of a few seconds until the time is over or every kind has reached its target.
 
-    The kind that is furthest from its target is next; without targets (infinity) each kind gets an equal share of the
-    time. A kind is attacked by one process at a time. `found` holds the counts so far: cases are numbered on from
+    The kind that is furthest from its target is next, the long cases last; without targets (infinity) each kind gets an
+    equal share of the time. A kind is attacked by one process at a time. `found` holds the counts so far: cases are numbered on from
     there, and `save` is called after each turn.
     """
     until = time.monotonic() + seconds
     for name in targets:
         found.setdefault(name, {"cases": 0, "attacks": 0, "seconds": 0.0, "failures": []})
 
-    def share_done(name: str) -> float:
+    def share_done(name: str) -> tuple[bool, float]:
         one = found[name]
-        return one["seconds"] if math.isinf(targets[name]) else one["attacks"] / targets[name]
+        share = one["seconds"] if math.isinf(targets[name]) else one["attacks"] / targets[name]
+        return name in LONG_CASES, share  # those come last, because a Ray cluster takes time from other cases
 
     turns: dict[Future[dict[str, Any]], str] = {}
     with_browser = "random names in a report, in a browser" in targets

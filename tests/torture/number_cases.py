@@ -25,8 +25,9 @@ def numbers(rng: random.Random, folder: Path, shared: Shared) -> None:
     # A second moment of 1e30 is only a small step, and a loss of 1e30 is one that a run may have.
     values = (math.nan, math.inf, -math.inf, 1e30)[: {"second moment": 2, "loss": 3}.get(place, 4)]
     value = rng.choice(values)
+    neighbour = shared.stack / "two"  # trained before there is a fault
     with _fault(rng, place, value, step):
-        _assert_noticed(rng, folder, shared, shared.config, f"{place}={value} at step {step}")
+        _assert_noticed(rng, folder, shared, shared.config, neighbour, f"{place}={value} at step {step}")
     if (folder / "config.json").exists():  # alone
         train(shared, folder)
         assert_same(folder, shared.finished)
@@ -38,16 +39,18 @@ def learning_rate(rng: random.Random, folder: Path, shared: Shared) -> None:
     phase = rng.choice(("delayed", "full"))
     changed = {phase: replace(getattr(training, phase), learning_rate=rate)}
     config = replace(shared.config, training=replace(training, **changed))
-    _assert_noticed(rng, folder, shared, config, f"a learning rate of {rate:g}")
+    _assert_noticed(rng, folder, shared, config, shared.stack / "two", f"a learning rate of {rate:g}")
 
 
-def _assert_noticed(rng: random.Random, folder: Path, shared: Shared, config: RunConfig, what: str) -> None:
+def _assert_noticed(
+    rng: random.Random, folder: Path, shared: Shared, config: RunConfig, neighbour: Path, what: str
+) -> None:
     """Train a run that must fail: alone, or in a stack whose other run must be as it is with a sound neighbour."""
     if rng.random() < 0.4:
         configs = {"one": replace(config, seed=1), "two": shared.config}
         outcome = run_stacked(configs, folder, torch.device("cpu"))
         assert list(outcome.failed) == ["one"], f"{what} in a stack: failed {list(outcome.failed)}"
-        assert_same(folder / "two", shared.stack / "two")
+        assert_same(folder / "two", neighbour)
         return
     try:
         run(config, folder, device="cpu")

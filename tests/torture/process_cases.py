@@ -184,7 +184,7 @@ def _kill_process(process: int | None) -> bool:
 
 def _wait_for_trainer(folder: Path, child: int) -> int | None:
     """Return the process that trains in a folder, or None if the driver ended before."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180  # a worker of Ray on a busy machine imports torch for a minute
     while (worker := trainer_of(folder)) is None:
         if (folder / "result.json").exists() or os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             return None
