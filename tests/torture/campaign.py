@@ -122,8 +122,8 @@ def campaign(
     """Attack in turns of a few seconds until the time is over or every kind has reached its target.
 
     The kind that is furthest from its target is next, the long cases last; without targets (infinity) each kind gets an
-    equal share of the time. A kind is attacked by one process at a time. `found` holds the counts so far: cases are numbered on from
-    there, and `save` is called after each turn.
+    equal share of the time. A kind is attacked by one process at a time. `found` holds the counts so far: cases are
+    numbered on from there, and `save` is called after each turn.
     """
     until = time.monotonic() + seconds
     for name in targets:

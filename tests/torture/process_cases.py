@@ -142,7 +142,7 @@ def _on_ray(folder: Path, shared: Shared, attack: Callable[[int], int]) -> int:
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as driver:
         try:
             attacks = attack(driver.pid)
-            _, said = driver.communicate(timeout=120)
+            _, said = driver.communicate(timeout=300)
         finally:
             driver.kill()
     assert driver.returncode == 0, f"the study on Ray ended with {driver.returncode}: {said[-300:]}"
