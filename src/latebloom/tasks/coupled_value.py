@@ -26,6 +26,7 @@ class CoupledValue(KeyedTask):
 
     answers: ClassVar = ("sum",)
     state_answer: ClassVar = "sum"
+    markers: ClassVar = ("ADD",)
     shortest: ClassVar = 2
 
     name: Literal["coupled_value"] = "coupled_value"
@@ -35,10 +36,6 @@ class CoupledValue(KeyedTask):
     """Supervise the running sum at every key (aligned), or at the last alone (outcome)."""
     score: Score = "last"
     """Count the last sum alone, or every one that is supervised."""
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        return ("ADD",)
 
     @property
     def chance(self) -> dict[str, float]:

@@ -32,7 +32,7 @@ class ModularSum(Task):
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        return Vocabulary(modulus=self.modulus, markers=("SUM",))
+        return Vocabulary(digits=self.modulus, markers=("SUM",))
 
     @property
     def vocabulary_size(self) -> int:

@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from latebloom.tasks.keyed import KeyedTask
-from latebloom.tasks.layout import first_tokens, items_of_kinds, last_write, pick_write, write_items, writes_and_reads
-from latebloom.tasks.pieces import ORDER, QUERY, SLOTS, Score, ask, draw_keys, draw_values, say, take
-from latebloom.tasks.random import integers
+from latebloom.tasks.layout import first_tokens, items_of_kinds, write_items, writes_and_reads
+from latebloom.tasks.pieces import ORDER, Score, ask, draw_memory, say, take
 from latebloom.tasks.task import Batch, Supervision
 
 
@@ -25,6 +23,7 @@ class MQAR(KeyedTask):
     """
 
     answers: ClassVar = ("recall",)
+    markers: ClassVar = ("ASK",)
     shortest: ClassVar = 2
 
     name: Literal["mqar"] = "mqar"
@@ -32,10 +31,6 @@ class MQAR(KeyedTask):
     """Supervise every read (aligned), or the last alone (outcome)."""
     score: Score = "every"
     """Count every read that is supervised, or the last alone."""
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        return ("ASK",)
 
     @property
     def chance(self) -> dict[str, float]:
@@ -60,12 +55,8 @@ class MQAR(KeyedTask):
     def draw(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
         counts, size = ((length + 1) // 2, length // 2), self.key_tokens + 1
         kinds = writes_and_reads(key, rows, ORDER, *counts)
-        is_write, pool = kinds == 0, self.keys_needed(length)
-        slots = integers(key, rows, SLOTS, length, pool)
-        slots = torch.where(is_write, slots, slots.gather(1, pick_write(key, rows, QUERY, is_write)))
-        values = draw_values(key, rows, length, self.vocabulary)
-        recalled = values.gather(1, last_write(is_write, slots))
-        keys = take(draw_keys(key, rows, pool, self.vocabulary), slots)
+        pool = self.keys_needed(length)
+        keys, values, recalled = draw_memory(key, rows, pool, self.vocabulary, kinds == 0, kinds == 1)
 
         starts = first_tokens(kinds, (size, size))
         at_writes, at_reads = items_of_kinds(kinds, counts)

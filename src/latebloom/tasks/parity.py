@@ -30,16 +30,13 @@ class ParityTask(KeyedTask):
     """Bits at the start that are the same in every sequence, so that the parity after them is not asked."""
     answers: ClassVar = ("parity", "recall")
     state_answer: ClassVar = "parity"
+    markers: ClassVar = ("W", "R")
     shortest: ClassVar = 4
 
     supervision: Supervision = "aligned"
     """Supervise the parity at every bit and the value at every read (aligned), or the last of each (outcome)."""
     score: Score = "every"
     """Count every query that is supervised, or the last parity and the last read."""
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        return ("W", "R")
 
     @property
     def digits(self) -> int:
@@ -86,20 +83,15 @@ class ParityTask(KeyedTask):
 
     def assemble(self, kinds: Tensor, bits: Tensor, parity: Tensor, keys: Tensor, values: Tensor) -> Batch:
         """Return a batch from what stands at every item: kind, bit, parity so far (B, L), key tokens (B, L, W), and the
-        value (B, L) that a write writes and a read returns."""
+        value token (B, L) that a write writes and a read returns."""
         length = kinds.shape[1]
         starts = first_tokens(kinds, self.sizes)
         at_bits, at_writes, at_reads = items_of_kinds(kinds, self.counts(length))
-        values, marker = values + self.vocabulary.first_value, self.vocabulary.marker
+        marker = self.vocabulary.marker
         tokens = write_items(
             self.token_count(length),
             (starts.gather(1, at_bits), bits.gather(1, at_bits)),
-            (
-                starts.gather(1, at_writes),
-                marker("W"),
-                take(keys, at_writes),
-                values.gather(1, at_writes),
-            ),
+            (starts.gather(1, at_writes), marker("W"), take(keys, at_writes), values.gather(1, at_writes)),
             (starts.gather(1, at_reads), marker("R"), take(keys, at_reads)),
         )
         asked = at_bits[:, self.fixed_bits :]

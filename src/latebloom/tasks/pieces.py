@@ -1,6 +1,6 @@
 """Building blocks of the tasks: token numbers, digits with running sums, distinct keys with values, and answers.
 
-Shapes: B sequences, N digits or pairs, W tokens of a key.
+Shapes: B sequences, L items, N digits or pairs, W tokens of a key.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from latebloom.tasks.layout import last_write, pick_write
 from latebloom.tasks.random import distinct, distinct_pairs, integers
 from latebloom.tasks.task import Batch, Supervision
 
@@ -24,7 +25,7 @@ Score = Literal["every", "last"]
 class Vocabulary:
     """Token numbers: digits, then keys, then values, then the markers that are used."""
 
-    modulus: int = 0
+    digits: int = 0
     keys: int = 0
     """Tokens that can stand at each place of a key."""
     values: int = 0
@@ -33,11 +34,11 @@ class Vocabulary:
 
     @property
     def first_key(self) -> int:
-        return self.modulus
+        return self.digits
 
     @property
     def first_value(self) -> int:
-        return self.modulus + self.keys * self.key_tokens
+        return self.digits + self.keys * self.key_tokens
 
     @property
     def size(self) -> int:
@@ -90,6 +91,21 @@ def draw_pairs(
 def take(keys: Tensor, places: Tensor) -> Tensor:
     """Return the keys (B, M, W) at these places (B, M) of (B, N, W)."""
     return keys.gather(1, places[:, :, None].expand(-1, -1, keys.shape[2]))
+
+
+def draw_memory(
+    key: int | Tensor, rows: Tensor, pool: int, vocabulary: Vocabulary, writes: Tensor, reads: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return, for every item, its key (B, L, W), the value that it writes, and the last value of the key before (B, L).
+
+    `writes` and `reads` (B, L) say which items write and read. Keys are drawn from a pool, in which they are written
+    again; a read has a key that was written.
+    """
+    slots = integers(key, rows, SLOTS, writes.shape[1], pool)
+    slots = torch.where(reads, slots.gather(1, pick_write(key, rows, QUERY, writes)), slots)
+    values = draw_values(key, rows, writes.shape[1], vocabulary)
+    keys = take(draw_keys(key, rows, pool, vocabulary), slots)
+    return keys, values, values.gather(1, last_write(writes, slots))
 
 
 def ask(

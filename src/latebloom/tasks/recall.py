@@ -21,14 +21,11 @@ class Recall(KeyedTask):
     """
 
     answers: ClassVar = ("recall",)
+    markers: ClassVar = ("ASK",)
 
     name: Literal["recall"] = "recall"
     keys: Annotated[int, at_least(2)] = 512
     """Number of keys, of which a sequence of length L has L; with keys of two tokens, the tokens at each place."""
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        return ("ASK",)
 
     @property
     def chance(self) -> dict[str, float]:

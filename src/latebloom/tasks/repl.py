@@ -10,32 +10,9 @@ from torch import Tensor
 from latebloom.errors import require
 from latebloom.fields import Bound
 from latebloom.tasks.keyed import KeyedTask
-from latebloom.tasks.layout import (
-    first_tokens,
-    insert,
-    items_of_kinds,
-    last_write,
-    pick_write,
-    random_kinds,
-    write_items,
-    writes_and_reads,
-)
+from latebloom.tasks.layout import first_tokens, insert, items_of_kinds, random_kinds, write_items, writes_and_reads
 from latebloom.tasks.permutations import running_product, unrank, with_start
-from latebloom.tasks.pieces import (
-    DIGITS,
-    KINDS,
-    MOVES,
-    ORDER,
-    QUERY,
-    SLOTS,
-    START,
-    Score,
-    ask,
-    draw_keys,
-    draw_values,
-    say,
-    take,
-)
+from latebloom.tasks.pieces import DIGITS, KINDS, MOVES, ORDER, START, Score, ask, draw_memory, say, take
 from latebloom.tasks.random import distinct, integers
 from latebloom.tasks.task import Batch, Supervision
 
@@ -57,6 +34,7 @@ class Repl(KeyedTask):
 
     answers: ClassVar = ("variable", "entry")
     state_answer: ClassVar = "variable"
+    markers: ClassVar = ("d[", "]=", "print(", ")", "])")
     shortest: ClassVar = 4
 
     name: Literal["repl"] = "repl"
@@ -76,8 +54,8 @@ class Repl(KeyedTask):
         return "abcef"[: self.variables]  # d is the dictionary
 
     @property
-    def markers(self) -> tuple[str, ...]:
-        return *self.names, f"{','.join(self.names)}=", "d[", "]=", "print(", ")", "])"
+    def named_tokens(self) -> tuple[str, ...]:
+        return *self.names, f"{','.join(self.names)}=", *self.markers
 
     @property
     def chance(self) -> dict[str, float]:
@@ -138,12 +116,9 @@ class Repl(KeyedTask):
         shown = integers(key, rows, DIGITS, counts[PRINT], self.variables)
         variable = start.gather(1, take(sources, done).gather(2, shown[:, :, None])[:, :, 0])
 
-        is_write, pool = kinds == WRITE, self.keys_needed(length)
-        slots = integers(key, rows, SLOTS, length, pool)
-        slots = torch.where(is_write, slots, slots.gather(1, pick_write(key, rows, QUERY, is_write)))
-        values = draw_values(key, rows, length, self.vocabulary)
-        entry = values.gather(1, last_write(is_write, slots)).gather(1, items[LOOK_UP])
-        keys = take(draw_keys(key, rows, pool, self.vocabulary), slots)
+        pool = self.keys_needed(length)
+        keys, values, found = draw_memory(key, rows, pool, self.vocabulary, kinds == WRITE, kinds == LOOK_UP)
+        entry = found.gather(1, items[LOOK_UP])
 
         assign = marker(f"{','.join(self.names)}=")
         tokens = write_items(

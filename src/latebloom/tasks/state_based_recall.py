@@ -35,6 +35,7 @@ class StateBasedRecall(KeyedTask):
 
     answers: ClassVar = ("from", "cell")
     state_answer: ClassVar = "from"
+    markers: ClassVar = (*POINTERS, "SWAP", "FROM", "ASK")
     shortest: ClassVar = 2 * len(POINTERS) - 1
 
     name: Literal["state_based_recall"] = "state_based_recall"
@@ -55,10 +56,6 @@ class StateBasedRecall(KeyedTask):
         pointers, keys = len(POINTERS), self.keys**self.key_tokens
         enough = self.grows != "swaps" or pointers <= self.held <= keys
         require(enough, "held", self.held, f"from {pointers}, a cell for each pointer, to {keys}, one for each key")
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        return *POINTERS, "SWAP", "FROM", "ASK"
 
     @property
     def chance(self) -> dict[str, float]:
