@@ -8,7 +8,7 @@ from torch import Tensor
 
 from latebloom.fields import at_least
 from latebloom.tasks.digits_and_pairs import DigitsAndPairs
-from latebloom.tasks.pieces import KINDS, QUERY, SLOTS, draw_keys, draw_values, take
+from latebloom.tasks.pieces import KINDS, QUERY, SLOTS, draw_keys, draw_values, keys_at
 from latebloom.tasks.random import integers, words
 
 
@@ -56,7 +56,7 @@ class CoupledKey(DigitsAndPairs):
         # Without the random shift the last key, which may be the only one, would have low slots alone.
         slots = (shuffled + integers(key, rows, SLOTS, 1, self.modulus)) % self.modulus
         pool = draw_keys(key, rows, self.keys_needed(2 * counts[1]), self.vocabulary)
-        keys, values = take(pool, shuffled // self.modulus), draw_values(key, rows, counts[1], self.vocabulary)
+        keys, values = keys_at(pool, shuffled // self.modulus), draw_values(key, rows, counts[1], self.vocabulary)
         query = integers(key, rows, QUERY, 1, counts[1])
 
         # The asked slot is uniform, so the last digit, which makes the sum equal to it, is uniform too.
@@ -65,4 +65,4 @@ class CoupledKey(DigitsAndPairs):
         last = (digits[:, -1:] + total - sums[:, -1:]) % self.modulus
         digits, sums = torch.cat([digits[:, :-1], last], dim=1), torch.cat([sums[:, :-1], total], dim=1)
         pairs = keys, slots + self.vocabulary.marker("s0"), values
-        return digits, sums, pairs, take(keys, query)[:, 0], values.gather(1, query)
+        return digits, sums, pairs, keys_at(keys, query)[:, 0], values.gather(1, query)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from latebloom.tasks.keyed import KeyedTask
 from latebloom.tasks.layout import first_tokens, items_of_kinds, random_kinds, write_items
-from latebloom.tasks.pieces import ORDER, ask, constant, draw_digits, draw_pairs
+from latebloom.tasks.pieces import ORDER, batch_of, constant, draw_digits, draw_pairs
 from latebloom.tasks.task import Batch, Supervision
 
 
@@ -84,7 +84,7 @@ class DigitsAndPairs(KeyedTask):
             ),
             "recall": (constant(rows, end + 1 + self.key_tokens), answer),
         }
-        return ask(torch.cat([items, *markers, query], dim=1), queries, self.supervision)
+        return batch_of(torch.cat([items, *markers, query], dim=1), queries, self.supervision)
 
     def _arrange(self, key: int | Tensor, rows: Tensor, counts: tuple[int, int]) -> list[Tensor]:
         """Return the positions of the first tokens of digits (B, N) and of pairs (B, M)."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from latebloom.tasks.keyed import KeyedTask
 from latebloom.tasks.layout import first_tokens, items_of_kinds, write_items, writes_and_reads
-from latebloom.tasks.pieces import ORDER, Score, ask, draw_memory, say, take
+from latebloom.tasks.pieces import ORDER, Score, batch_of, draw_memory, keys_at, scored
 from latebloom.tasks.task import Batch, Supervision
 
 
@@ -50,7 +50,7 @@ class MQAR(KeyedTask):
                 values.append(memory[tuple(item[1:])])
             else:
                 *name, memory[tuple(name)] = item
-        return {"recall": say(values, self.supervision, self.score)}
+        return {"recall": scored(values, self.supervision, self.score)}
 
     def draw(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
         counts, size = ((length + 1) // 2, length // 2), self.key_tokens + 1
@@ -62,8 +62,8 @@ class MQAR(KeyedTask):
         at_writes, at_reads = items_of_kinds(kinds, counts)
         tokens = write_items(
             self.token_count(length),
-            (starts.gather(1, at_writes), take(keys, at_writes), values.gather(1, at_writes)),
-            (starts.gather(1, at_reads), self.vocabulary.marker("ASK"), take(keys, at_reads)),
+            (starts.gather(1, at_writes), keys_at(keys, at_writes), values.gather(1, at_writes)),
+            (starts.gather(1, at_reads), self.vocabulary.marker("ASK"), keys_at(keys, at_reads)),
         )
         reads = starts.gather(1, at_reads) + self.key_tokens, recalled.gather(1, at_reads)
-        return ask(tokens, {"recall": reads}, self.supervision, self.score)
+        return batch_of(tokens, {"recall": reads}, self.supervision, self.score)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from latebloom.tasks.layout import insert, pick_write, random_kinds, writes_and_reads
 from latebloom.tasks.parity import BIT, READ, WRITE, ParityTask
-from latebloom.tasks.pieces import KINDS, ORDER, QUERY, draw_keys, draw_values, take
+from latebloom.tasks.pieces import KINDS, ORDER, QUERY, draw_keys, draw_values, keys_at
 from latebloom.tasks.task import Batch
 
 
@@ -62,4 +62,4 @@ class ParityRecall(ParityTask):
             first = self.vocabulary.first_value
             recalled = (recalled - first + parity) % self.values + first
         keys = draw_keys(key, rows, writes, self.vocabulary)
-        return self.assemble(kinds, shown, parity, take(keys, slots), torch.where(kinds == READ, recalled, values))
+        return self.assemble(kinds, shown, parity, keys_at(keys, slots), torch.where(kinds == READ, recalled, values))

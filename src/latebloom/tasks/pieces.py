@@ -85,10 +85,10 @@ def draw_pairs(
     query."""
     keys, values = draw_keys(key, rows, count, vocabulary), draw_values(key, rows, count, vocabulary)
     query = integers(key, rows, QUERY, 1, count)
-    return keys, values, take(keys, query)[:, 0], values.gather(1, query)
+    return keys, values, keys_at(keys, query)[:, 0], values.gather(1, query)
 
 
-def take(keys: Tensor, places: Tensor) -> Tensor:
+def keys_at(keys: Tensor, places: Tensor) -> Tensor:
     """Return the keys (B, M, W) at these places (B, M) of (B, N, W)."""
     return keys.gather(1, places[:, :, None].expand(-1, -1, keys.shape[2]))
 
@@ -104,11 +104,11 @@ def draw_memory(
     slots = integers(key, rows, SLOTS, writes.shape[1], pool)
     slots = torch.where(reads, slots.gather(1, pick_write(key, rows, QUERY, writes)), slots)
     values = draw_values(key, rows, writes.shape[1], vocabulary)
-    keys = take(draw_keys(key, rows, pool, vocabulary), slots)
+    keys = keys_at(draw_keys(key, rows, pool, vocabulary), slots)
     return keys, values, values.gather(1, last_write(writes, slots))
 
 
-def ask(
+def batch_of(
     tokens: Tensor,
     answers: Mapping[str, tuple[Tensor, Tensor]],
     supervision: Supervision = "aligned",
@@ -130,7 +130,7 @@ def ask(
     )
 
 
-def say(queries: list[int], supervision: Supervision, score: Score) -> int | list[int]:
+def scored(queries: list[int], supervision: Supervision, score: Score) -> int | list[int]:
     """Return what an oracle says of an answer, from the answers to all of its queries in order of time."""
     asked = queries if supervision == "aligned" else queries[-1:]
     return asked if score == "every" else asked[-1]

@@ -12,7 +12,7 @@ from latebloom.fields import at_least
 from latebloom.tasks.keyed import KeyedTask
 from latebloom.tasks.layout import write_items
 from latebloom.tasks.permutations import cycle, running_product, unrank, with_start
-from latebloom.tasks.pieces import MOVES, QUERY, START, ask, constant, draw_keys, draw_values, take
+from latebloom.tasks.pieces import MOVES, QUERY, START, batch_of, constant, draw_keys, draw_values, keys_at
 from latebloom.tasks.random import distinct, integers
 from latebloom.tasks.task import Batch, Supervision
 
@@ -110,7 +110,7 @@ class StateBasedRecall(KeyedTask):
         items = write_items(
             swap_start + 3 * swaps,
             (at_cells, keys, values),
-            (at_pointers, names, take(keys, cell)),
+            (at_pointers, names, keys_at(keys, cell)),
             (at_swaps, self.vocabulary.marker("SWAP"), points + letters),
         )
         where_from, ask_for = (constant(rows, self.vocabulary.marker(name)) for name in ("FROM", "ASK"))
@@ -123,7 +123,7 @@ class StateBasedRecall(KeyedTask):
             ),
             "cell": (constant(rows, items.shape[1] + 3), values.gather(1, cell.gather(1, origin))),
         }
-        return ask(tokens, queries, self.supervision)
+        return batch_of(tokens, queries, self.supervision)
 
     def _draw_swaps(self, key: int | Tensor, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Return the two pointers of each swap (B, count, 2), and the order of the pointers after it (B, count, 5).
