@@ -35,7 +35,7 @@ class Places:
 
     def __init__(self, task) -> None:
         vocabulary = task.vocabulary
-        self.modulus = vocabulary.modulus
+        self.modulus = vocabulary.digits
         pairs = [(state, digit) for state in range(self.modulus) for digit in range(self.modulus)]
         self.units = [pair for pair in pairs if sum(pair) % max(1, self.modulus)]
         self.first_token = len(self.units)

@@ -313,46 +313,36 @@ def _refusals(
     refusals: list[tuple[str, str]] = []
     if not seen.mixers and not is_chosen:
         names = ", ".join(found.matched[:4]) + ", ..." * (len(found.matched) > 4)
-        refusals.append(
-            (
-                "only attention",
-                f"everything that mixes tokens in {kind} is attention ({names}), so nothing would be left to learn "
-                "while it is held back; if this is intended, name the modules to hold back with `where`",
-            )
+        reason = (
+            f"everything that mixes tokens in {kind} is attention ({names}), so nothing would be left to learn while "
+            "it is held back; if this is intended, name the modules to hold back with `where`"
         )
+        refusals.append(("only attention", reason))
     if not leaves_out:
         lost = [one.path for one in found.attention if not found.held[one.path]]
         words = "and which modules belong to it is not seen; name them with `where`"
         return refusals + [("", f"{_written_inside(model, path)}, {words}") for path in lost]
-    for one in found.attention:
-        if not one.modules:
-            refusals.append(
-                (
-                    "",
-                    f"{_written_inside(model, one.path)}, and no module reads its result alone, so it cannot be left "
-                    'out; give it a module of its own, or use hold="freeze"',
-                )
-            )
+    words = 'so it cannot be left out; give it a module of its own, or use hold="freeze"'
+    reasons = [
+        f"{_written_inside(model, one.path)}, and no module reads its result alone, {words}"
+        for one in found.attention
+        if not one.modules
+    ]
     for one in _severing(seen, found.attention):
         block = max((path for path in seen.severed if is_inside(one.path, path)), key=len)
-        refusals.append(
-            (
-                "",
-                f"{_called(model, one.path)} has no residual path"
-                f"{'' if block == one.path else f' in {_called(model, block)}'}: without attention its output does "
-                'not depend on its input; use hold="freeze", or hold back something else with `where`',
-            )
+        inside = "" if block == one.path else f" in {_called(model, block)}"
+        reasons.append(
+            f"{_called(model, one.path)} has no residual path{inside}: without attention its output does not depend on "
+            'its input; use hold="freeze", or hold back something else with `where`'
         )
+    refusals += [("", reason) for reason in reasons]
     starved = [path for path in seen.starved if not any(is_inside(path, one) for one in found.held_paths)]
     starved = [_called(model, path) for path in (*starved, *seen.gating)]
-    if starved and not any(not allowed for allowed, _ in refusals):
-        names = ", ".join(starved[:3])
-        refusals.append(
-            (
-                "no gradient",
-                f"{names}{' and others' * (len(starved) > 3)} would get no gradient while attention is left out, "
-                f"because {'they act' if len(starved) > 1 else 'it acts'} through attention alone; "
-                'use hold="freeze", or hold back less with `where` or `kinds`',
-            )
+    if starved and not reasons:
+        reason = (
+            f"{', '.join(starved[:3])}{' and others' * (len(starved) > 3)} would get no gradient while attention is "
+            f"left out, because {'they act' if len(starved) > 1 else 'it acts'} through attention alone; "
+            'use hold="freeze", or hold back less with `where` or `kinds`'
         )
+        refusals.append(("no gradient", reason))
     return refusals

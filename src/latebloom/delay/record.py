@@ -183,7 +183,10 @@ class Recording(TorchFunctionMode):
 
         def after(module: nn.Module, args: Any, output: Any) -> Any:
             if path in self._zeroed and output is not None:
-                output = zeros_at(output, self._zeroed[path], self._bare)
+                numbers, bare = self._zeroed[path], self._bare
+                output = map_tensors(
+                    output, lambda n, one: torch.zeros_like(one) if n in numbers else None if bare else one
+                )
             self._stack.pop().outputs = list(tensors_of(output))
             return output
 
@@ -217,15 +220,6 @@ class Recording(TorchFunctionMode):
             sizes[path] = max(size, sizes.get(path, 0.0))
         typical = median(sizes.values()) if sizes else 0.0
         return {path: size for path, size in sizes.items() if size > ROUNDING * typical}
-
-
-def zeros_at(output: Any, numbers: Collection[int], bare: bool) -> Any:
-    """Return what a module returns with zeros for some of its tensors, and with `bare` None for the others."""
-
-    def change(number: int, tensor: Tensor) -> Tensor | None:
-        return torch.zeros_like(tensor) if number in numbers else None if bare else tensor
-
-    return map_tensors(output, change)
 
 
 def _place() -> str:

@@ -60,9 +60,9 @@ def unit_norm(x: Tensor) -> Tensor:
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
 
 
-def first_decays(count: int, bounds: Range) -> nn.Parameter:
+def first_decays(count: int, bounds: Range, least: float = 1e-8) -> nn.Parameter:
     """Return logarithms of decay rates that are drawn uniformly."""
-    return nn.Parameter(torch.empty(count).uniform_(*bounds).clamp(min=1e-8).log())
+    return nn.Parameter(torch.empty(count).uniform_(*bounds).clamp(min=least).log())
 
 
 def first_steps(count: int, bounds: Range) -> nn.Parameter:

@@ -49,7 +49,7 @@ class SequenceModel(nn.Module):
         elif tokens.shape[1] > PIECE and not self.settings.has_attention and not torch.is_grad_enabled():
             x = self._features_in_pieces(tokens, positions)
         else:
-            x = _at(positions, self.blocks(self.embedding(tokens)))
+            x = rows_at(positions, self.blocks(self.embedding(tokens)))
         return self.logits(self.norm(x))
 
     def _features_in_pieces(self, tokens: Tensor, positions: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class SequenceModel(nn.Module):
             for number, piece in enumerate(tokens.split(PIECE, dim=1)):
                 places = positions - number * PIECE
                 is_here = (places >= 0) & (places < piece.shape[1])
-                x = _at(places.clamp(0, piece.shape[1] - 1), self.blocks(self.embedding(piece)))
+                x = rows_at(places.clamp(0, piece.shape[1] - 1), self.blocks(self.embedding(piece)))
                 found = torch.where(is_here[:, :, None], x, found)
         finally:
             for part in parts:
@@ -126,7 +126,7 @@ class SequenceModel(nn.Module):
             return str(api.upload_folder(repo_id=name, folder_path=folder))
 
 
-def _at(positions: Tensor, x: Tensor) -> Tensor:
+def rows_at(positions: Tensor, x: Tensor) -> Tensor:
     """Return the rows of x (B, T, D) at positions (B, A)."""
     return x.gather(1, positions[:, :, None].expand(-1, -1, x.shape[2]))
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -11,18 +10,8 @@ import torch
 from latebloom.errors import ConfigError, first_line
 from latebloom.evaluation.accuracy import evaluating
 from latebloom.fields import at_least
+from latebloom.probes import edits
 from latebloom.probes.attention import Edit, edited, without_attention
-from latebloom.probes.edits import (
-    Cut,
-    FromAnother,
-    Hard,
-    HeadOff,
-    Shuffled,
-    StateChange,
-    Temperature,
-    Uniform,
-    changed_state,
-)
 from latebloom.probes.probe import NotMeasurable, Progress, StackedProbe
 from latebloom.probes.stack import Stack
 from latebloom.probes.subject import Subject
@@ -31,7 +20,7 @@ from latebloom.probes.table import Chart, Column, Table
 Change = Callable[[int], AbstractContextManager[None]]
 """Changes the model while the context lasts, for sequences of a length."""
 INTACT, ATTENTION_OFF = "intact", "attention off"
-STATES: tuple[StateChange, ...] = ("reset", "frozen", "exchanged")
+STATES: tuple[edits.StateChange, ...] = ("reset", "frozen", "exchanged")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,40 +74,29 @@ class Ablation(StackedProbe):
             yield "attention", ATTENTION_OFF, lambda length: without_attention(subject)
             if len(layers) > 1:
                 for layer in layers:
-                    yield "attention", f"layer {layer} off", partial(_layer_off, subject, layer)
+                    yield "attention", f"layer {layer} off", lambda length, at=layer: without_attention(subject, [at])
             for label, edit in self._edits(subject):
-                yield "attention", label, partial(_edit, subject, edit)
+                yield "attention", label, lambda length, edit=edit: edited(subject, edit)
         for kind in STATES if subject.recurrences else ():
-            yield "recurrence", f"state {kind}", partial(_state, subject, kind)
+            yield (
+                "recurrence", f"state {kind}",
+                lambda length, kind=kind: edits.changed_state(subject.recurrences, kind, middle(subject, length)),
+            )  # fmt: skip
 
-    def _edits(self, subject: Subject) -> Iterator[tuple[str, Callable[[int], Edit]]]:
+    def _edits(self, subject: Subject) -> Iterator[tuple[str, Edit]]:
         counts = _head_counts(subject)
         for layer, heads in enumerate(counts if self.heads else ()):
             for head in range(heads if heads > 1 or len(counts) > 1 else 0):
-                yield f"head {layer}.{head} off", lambda length, at=(layer, head): HeadOff(*at)
-        tokens = subject.task.token_count(subject.training_length)
-        yield "scores uniform", lambda length: Uniform()
-        yield "scores shuffled", lambda length: Shuffled()
-        yield "scores cut to the training length", lambda length: Cut(tokens)
+                yield f"head {layer}.{head} off", edits.HeadOff(layer, head)
+        yield "scores uniform", edits.Uniform()
+        yield "scores shuffled", edits.Shuffled()
+        yield "scores cut to the training length", edits.Cut(subject.task.token_count(subject.training_length))
         if counts:
-            yield "queries and keys of another sequence", lambda length: FromAnother("queries and keys")
-            yield "values of another sequence", lambda length: FromAnother("values")
-        yield "largest weight instead of softmax", lambda length: Hard()
+            yield "queries and keys of another sequence", edits.FromAnother("queries and keys")
+            yield "values of another sequence", edits.FromAnother("values")
+        yield "largest weight instead of softmax", edits.Hard()
         for temperature in self.temperatures:
-            yield f"temperature {temperature:g}", lambda length, at=temperature: Temperature(at)
-
-
-def _layer_off(subject: Subject, layer: int, length: int) -> AbstractContextManager[None]:
-    return without_attention(subject, [layer])
-
-
-def _edit(subject: Subject, edit: Callable[[int], Edit], length: int) -> AbstractContextManager[None]:
-    return edited(subject, edit(length))
-
-
-def _state(subject: Subject, kind: StateChange, length: int) -> AbstractContextManager[None]:
-    split = middle(subject, length)
-    return changed_state(subject.recurrences, kind, lambda: split)
+            yield f"temperature {temperature:g}", edits.Temperature(temperature)
 
 
 def middle(subject: Subject, length: int) -> int:

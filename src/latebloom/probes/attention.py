@@ -21,10 +21,13 @@ from torch.overrides import TorchFunctionMode
 from latebloom.delay.bypass import attach
 from latebloom.delay.gate import Gate
 from latebloom.errors import ConfigError
+from latebloom.evaluation.accuracy import evaluating
 from latebloom.layers.attention.layer import SelfAttention
 from latebloom.layers.attention.operation import split_heads
 from latebloom.layers.attention.tiles import NUMBERS_AT_ONCE, scores_of, tiles
+from latebloom.probes.stack import Stack
 from latebloom.probes.subject import Subject
+from latebloom.tasks.task import Batch
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,43 @@ class Edit:
         """Whether it leaves queries, keys, values and outputs alone, so that a softmax is enough to apply it."""
         kind = type(self)
         return kind.inputs is Edit.inputs and kind.outputs is Edit.outputs
+
+
+class Sums(Edit):
+    """An edit that changes nothing, and sums what it sees."""
+
+    def __init__(self) -> None:
+        self.sums: dict[Any, Tensor] = {}
+
+    def add(self, name: Any, seen: Tensor) -> None:
+        """Add what was seen in a tile to a sum."""
+        self.sums[name] = self.sums.get(name, 0) + seen
+
+
+def summed(
+    stack: Stack,
+    length: int,
+    sequences: int,
+    watch: Callable[..., Sums],
+    given: Callable[[Batch], tuple[Tensor, ...]] = lambda batch: (),
+) -> dict[Any, Tensor]:
+    """Return the sums over all test sequences of a length, with a leading axis S of models.
+
+    `watch(*arguments)` makes the edit for a batch of one model; `given` returns the arguments with an axis S.
+    """
+
+    def watched(model: Any, batch: Batch, *arguments: Tensor) -> dict[Any, Tensor]:
+        sums = watch(*arguments)
+        with edited(stack.first, sums):
+            model(batch.tokens, batch.positions[:, -1:])
+        return sums.sums
+
+    found: dict[Any, Tensor] = {}
+    with evaluating(stack.first.model), torch.inference_mode():
+        for batch in stack.batches(length, sequences):
+            part = stack.each_batch(watched, batch, *given(batch))
+            found = {name: found.get(name, 0) + seen for name, seen in part.items()}
+    return found
 
 
 @contextmanager

@@ -92,8 +92,8 @@ StateChange = Literal["reset", "frozen", "exchanged"]
 
 
 @contextmanager
-def changed_state(parts: Sequence[Residual], change: StateChange, at: Callable[[], int]) -> Iterator[None]:
-    """Change the states of recurrent parts after token `at()` of every sequence while the context lasts.
+def changed_state(parts: Sequence[Residual], change: StateChange, split: int) -> Iterator[None]:
+    """Change the states of recurrent parts after token `split` of every sequence while the context lasts.
 
     The state is reset to its start, stays as it is, or is exchanged with that of the next sequence of the batch.
     """
@@ -101,7 +101,6 @@ def changed_state(parts: Sequence[Residual], change: StateChange, at: Callable[[
     def forward_of(body: Any) -> Callable[..., Any]:
         def forward(x: Tensor, state: Any = None, noise: Tensor | None = None) -> Any:
             whole = type(body).forward
-            split = at()
             if not 0 < split < x.shape[1]:
                 return whole(body, x, state)
             first, state = whole(body, x[:, :split], state)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from latebloom.evaluation.accuracy import evaluating
-from latebloom.models.sequence_model import PIECE
+from latebloom.models.sequence_model import PIECE, rows_at
 from latebloom.probes.stack import Stack
 from latebloom.probes.subject import Subject
 from latebloom.tasks.task import Batch, Task
@@ -76,7 +76,7 @@ def _read(model: Any, tokens: Tensor, positions: Tensor, subject: Subject, place
         model(tokens, positions[:, -1:] if tokens.shape[1] <= PIECE else None)
     for layer in range(len(subject.mixers)):
         if outputs[layer].dim() == 3 and outputs[layer].shape[:2] == tokens.shape:  # not a convolution's (B, D, T)
-            found["stream", layer] = _at(positions, outputs[layer])
+            found["stream", layer] = rows_at(positions, outputs[layer])
     return found
 
 
@@ -93,7 +93,3 @@ def _states(body: Any, x: Tensor, positions: Tensor, places: list[int]) -> Tenso
         begin = place + 1
     assert kept is not None
     return kept
-
-
-def _at(positions: Tensor, x: Tensor) -> Tensor:
-    return x.gather(1, positions[:, :, None].expand(-1, -1, x.shape[2]))

@@ -12,7 +12,7 @@ from latebloom.delay.find import Found, Where, class_name, find_attention, has_g
 from latebloom.delay.libraries import libraries_of
 from latebloom.delay.observe import Attention
 from latebloom.delay.record import is_inside
-from latebloom.errors import ConfigError
+from latebloom.errors import ConfigError, first_line
 from latebloom.probes.horizon import Horizon, check_untouched, memory_horizon
 
 Example = Mapping[str, Any] | None
@@ -128,7 +128,8 @@ def inspect(model: nn.Module, where: Where | None = None, example: Example = Non
         try:
             measured = memory_horizon(model, found, example)
         except Exception as error:  # models of other libraries may raise anything on unexpected tokens
-            no_horizon = _one_line(error)
+            no_horizon = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
+            no_horizon += first_line(error).rstrip(".")
     return Inspection(type(model).__name__, rows, refusal, measured, no_horizon)
 
 
@@ -211,11 +212,6 @@ def _place(modules: dict[str, nn.Module], attention: Attention) -> str:
         return "has its own gate"
     last = attention.modules[-1]
     return "gated at its output" if last == attention.path else f"gated behind {last.rpartition('.')[2]}"
-
-
-def _one_line(error: Exception) -> str:
-    line = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-    return line if isinstance(error, ConfigError) else f"{type(error).__name__}: {line}"
 
 
 def pattern(path: str) -> str:

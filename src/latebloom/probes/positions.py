@@ -16,17 +16,17 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from latebloom.evaluation.accuracy import evaluating
 from latebloom.fields import at_least
 from latebloom.layers.attention.positions import PositionLayer
 from latebloom.models.sequence_model import SequenceModel
-from latebloom.probes.attention import Edit, Place, edited
+from latebloom.probes.attention import Place, Sums, summed
 from latebloom.probes.probe import NotMeasurable, Progress, StackedProbe
 from latebloom.probes.stack import Stack
 from latebloom.probes.subject import Subject
 from latebloom.probes.table import Chart, Column, Table
-from latebloom.tasks.task import Batch
 
+KINDS = ("all", "by distance")
+"""The kinds of sums of `_Watch`."""
 FLAT = 1e-6
 """Weights whose mean squared deviation from equal ones is below this share of the equal weight have no pattern."""
 
@@ -72,25 +72,12 @@ class HeadPositions(StackedProbe):
         return [Table.of(self.columns, rows) for rows in tables]
 
     def _patterns(self, stack: Stack, length: int) -> list[list[dict]]:
-        sums: dict[int, Tensor] = {}
-        by_distance: dict[int, Tensor] = {}
-
-        def watched(model: Any, batch: Batch) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
-            watch = _Watch(stack.task.token_count(length))
-            with edited(stack.first, watch):
-                model(batch.tokens, batch.positions[:, -1:])
-            return watch.sums, watch.by_distance
-
-        with evaluating(stack.first.model), torch.inference_mode():
-            for batch in stack.batches(length, self.sequences):
-                found = stack.each_batch(watched, batch)
-                for whole, part in zip((sums, by_distance), found, strict=True):
-                    whole |= {layer: whole.get(layer, 0) + tensor for layer, tensor in part.items()}
+        sums = summed(stack, length, self.sequences, partial(_Watch, stack.task.token_count(length)))
         return [
             [
                 {"layer": layer, "head": head, "measure": measure, "value": value}
-                for layer in sorted(sums)
-                for head, numbers in enumerate(_shares(sums[layer][model].cpu(), by_distance[layer][model].cpu()))
+                for layer in sorted({layer for layer, _ in sums})
+                for head, numbers in enumerate(_shares(*(sums[layer, kind][model].cpu() for kind in KINDS)))
                 for measure, value in numbers.items()
             ]
             for model in range(len(stack))
@@ -111,15 +98,16 @@ class HeadPositions(StackedProbe):
         return tables
 
 
-class _Watch(Edit):
-    """Sums the squared deviations of the weights from equal ones, and what places and distances explain of them."""
+class _Watch(Sums):
+    """Sums the squared deviations of the weights from equal ones, and what places and distances explain of them.
+
+    By layer, `all` has the deviations, what places explain, weighted distances, weights, and the squares of equal
+    weights (5, H); `by distance` has the sum of deviations and their number at each distance (2, H, T).
+    """
 
     def __init__(self, tokens: int) -> None:
+        super().__init__()
         self.tokens = tokens
-        self.sums: dict[int, Tensor] = {}
-        """By layer: all, explained by place, weighted distance, weight, and the squares of equal weights (5, H)."""
-        self.by_distance: dict[int, Tensor] = {}
-        """By layer: the sum of deviations and their number at each distance (2, H, T)."""
 
     def weights(self, weights: Tensor, visible: Tensor, place: Place) -> Tensor:
         seen = visible.sum(dim=-1, keepdim=True).clamp_min(1)
@@ -141,19 +129,19 @@ class _Watch(Edit):
                 even.double().square().sum(dim=(0, 2, 3)),
             ]
         )
-        self.sums[place.layer] = self.sums.get(place.layer, 0) + found
+        self.add((place.layer, KINDS[0]), found)
         flat = distance.flatten().expand(weights.shape[1], -1)
         counted = visible.expand_as(weights).double().sum(dim=0)
         parts = [
             weights.new_zeros(weights.shape[1], self.tokens, dtype=torch.double).scatter_add(1, flat, part.flatten(1))
             for part in (mean * len(weights), counted)
         ]
-        self.by_distance[place.layer] = self.by_distance.get(place.layer, 0) + torch.stack(parts)
+        self.add((place.layer, KINDS[1]), torch.stack(parts))
         return weights
 
 
 def _shares(sums: Tensor, distances: Tensor) -> list[dict[str, float | None]]:
-    """Return what explains the pattern of each head, from `sums` (5, H) and `by_distance` (2, H, T) of `_Watch`."""
+    """Return what explains the pattern of each head, from the sums of `_Watch`."""
     whole, by_place, distance, weight, even = sums
     deviations, counts = distances
     by_distance = (deviations.square() / counts.clamp_min(1)).sum(dim=1)

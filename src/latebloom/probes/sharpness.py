@@ -5,16 +5,16 @@ Shapes: B sequences, H heads, T tokens, R queries and K keys of a tile.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from functools import partial
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from latebloom.evaluation.accuracy import evaluating
 from latebloom.fields import at_least
-from latebloom.probes.attention import Edit, Place, edited
+from latebloom.probes.attention import Place, Sums, summed
 from latebloom.probes.probe import NotMeasurable, Progress, StackedProbe
-from latebloom.probes.sources import Source, find_source
+from latebloom.probes.sources import find_source
 from latebloom.probes.stack import Stack, part_of
 from latebloom.probes.table import Chart, Column, Table
 from latebloom.tasks.task import Batch
@@ -67,40 +67,29 @@ class Sharpness(StackedProbe):
 
     def _sums(self, stack: Stack, length: int) -> dict[int, Tensor]:
         """Return the sums of `_Watch` over all sequences, (S, 5, H) by layer."""
-        sums: dict[int, Tensor] = {}
 
-        def watched(model: Any, batch: Batch, queries: Tensor, places: Tensor) -> dict[int, Tensor]:
-            watch = _Watch(queries, places, getattr(stack.task, "key_tokens", 0) + 1)
-            with edited(stack.first, watch):
-                model(batch.tokens, batch.positions[:, -1:])
-            return watch.sums
+        def sources(batch: Batch) -> tuple[Tensor, Tensor]:
+            by_seed: dict[int, tuple[Tensor, Tensor]] = {}  # the oracle is plain Python, and runs share seeds
+            for model, subject in enumerate(stack.subjects):
+                if subject.seed not in by_seed:
+                    by_seed[subject.seed] = find_source(stack.task, part_of(batch, model))
+            queries, places = zip(*(by_seed[subject.seed] for subject in stack.subjects), strict=True)
+            return torch.stack(queries).to(stack.device), torch.stack(places).to(stack.device)
 
-        with evaluating(stack.first.model), torch.inference_mode():
-            for batch in stack.batches(length, self.sequences):
-                by_seed: dict[int, Source | None] = {}  # the oracle is plain Python, and runs share seeds
-                for model, subject in enumerate(stack.subjects):
-                    if subject.seed not in by_seed:
-                        by_seed[subject.seed] = find_source(stack.task, part_of(batch, model))
-                sources = [by_seed[subject.seed] for subject in stack.subjects]
-                _, sequences, tokens = batch.tokens.shape
-                last, nowhere = torch.full((sequences,), tokens - 1), torch.full((sequences,), -1)
-                queries = torch.stack([last if one is None else one.queries for one in sources])
-                places = torch.stack([nowhere if one is None else one.places for one in sources])
-                found = stack.each_batch(watched, batch, queries.to(stack.device), places.to(stack.device))
-                sums = {layer: sums.get(layer, 0) + part for layer, part in found.items()}
-        return sums
+        item = getattr(stack.task, "key_tokens", 0) + 1
+        return summed(stack, length, self.sequences, partial(_Watch, item), sources)
 
 
-class _Watch(Edit):
-    """Sums what the weights at the queries (B,) are, by layer and head.
+class _Watch(Sums):
+    """Sums what the weights at the queries (B,) are.
 
-    `places` (B,) has the last token of the item that is asked for, which has `item` tokens; -1 where it is not known.
+    By layer: entropy, largest and right weight, number of sequences, and of those with a source (5, H). `places` (B,)
+    has the last token of the item that is asked for, which has `item` tokens; -1 where it is not known.
     """
 
-    def __init__(self, queries: Tensor, places: Tensor, item: int) -> None:
+    def __init__(self, item: int, queries: Tensor, places: Tensor) -> None:
+        super().__init__()
         self.queries, self.places, self.item = queries, places, item
-        self.sums: dict[int, Tensor] = {}
-        """By layer: entropy, largest and right weight, number of sequences, and of those with a source (5, H)."""
 
     def weights(self, weights: Tensor, visible: Tensor, place: Place) -> Tensor:
         rows = self.queries - place.queries[0]
@@ -114,7 +103,7 @@ class _Watch(Edit):
         right = (at * of_item[:, None]).sum(dim=-1)
         counts = [torch.full_like(entropy, 1.0), known[:, None].expand_as(entropy).double()]
         found = torch.stack([entropy, at.amax(dim=-1), right, *counts]) * here[:, None]
-        self.sums[place.layer] = self.sums.get(place.layer, 0) + found.sum(dim=1)
+        self.add(place.layer, found.sum(dim=1))
         return weights
 
 

@@ -6,32 +6,22 @@ gives another answer. So a task needs to say nothing about itself.
 Shapes: B sequences.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from latebloom.tasks.task import Batch, Task
 
 
-@dataclass(frozen=True)
-class Source:
-    """A recall query of each sequence and the place of its answer."""
+def find_source(task: Task, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the token positions (B,) of the last recall query, and of the value that it asks for.
 
-    answer: str
-    queries: Tensor
-    """(B,) the token positions at which the answer is predicted."""
-    places: Tensor
-    """(B,) the token positions of the value that is asked for; -1 where there is none, or several."""
-    item: int
-    """How many tokens up to the value belong to the item: the tokens of its key, and the value."""
-
-
-def find_source(task: Task, batch: Batch) -> Source | None:
-    """Return the sources of the last query of the recall answer; None if the task asks for nothing to be recalled."""
+    The second is -1 where there is no such value, or several. If none is known, the first is the last token.
+    """
+    sequences, tokens = batch.shape
+    unknown = torch.full((sequences,), tokens - 1), torch.full((sequences,), -1)
     answer = next((name for name in task.answers if name != task.state_answer), None)
     if answer is None:
-        return None
+        return unknown
     column = batch.columns[answer].stop - 1
     queries, targets = batch.positions[:, column].cpu(), batch.targets[:, column].cpu()
     others = targets.unique().tolist()
@@ -39,9 +29,7 @@ def find_source(task: Task, batch: Batch) -> Source | None:
         _place(task, answer, row, query, target, others)
         for row, query, target in zip(batch.tokens.tolist(), queries.tolist(), targets.tolist(), strict=True)
     ]
-    if all(place < 0 for place in places):
-        return None
-    return Source(answer, queries, torch.tensor(places), getattr(task, "key_tokens", 0) + 1)
+    return unknown if all(place < 0 for place in places) else (queries, torch.tensor(places))
 
 
 def _place(task: Task, answer: str, tokens: list[int], query: int, target: int, others: list[int]) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from latebloom.delay.find import Found, Where, find_attention
 from latebloom.errors import ConfigError, require
 from latebloom.models.block import Residual, residual_parts
-from latebloom.models.sequence_model import SequenceModel
+from latebloom.models.sequence_model import SequenceModel, rows_at
 from latebloom.tasks.task import Task
 
 
@@ -104,9 +104,7 @@ class Subject:
         if self.is_own:
             return self.model(tokens, positions)
         output = self._call(tokens)
-        if positions is None:
-            return output
-        return output.gather(1, positions[:, :, None].expand(-1, -1, output.shape[2]))
+        return output if positions is None else rows_at(positions, output)
 
     @cached_property
     def _call(self) -> Callable[[Tensor], Tensor]:

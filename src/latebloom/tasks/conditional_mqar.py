@@ -6,10 +6,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from latebloom.tasks.layout import last_write, pick_write, random_kinds
+from latebloom.tasks.layout import random_kinds
 from latebloom.tasks.parity import BIT, READ, WRITE, ParityTask
-from latebloom.tasks.pieces import ORDER, QUERY, SLOTS, VALUES, constant, draw_keys, take
-from latebloom.tasks.random import integers
+from latebloom.tasks.pieces import ORDER, constant, draw_memory
 from latebloom.tasks.task import Batch
 
 
@@ -52,11 +51,6 @@ class ConditionalMQAR(ParityTask):
         flip = 1 - shown[:, :1]  # the first bit is 1
         shown, parity = torch.cat([shown[:, :1] + flip, shown[:, 1:]], dim=1), (parity + flip) % 2
 
-        pool = self.keys_needed(length)
-        slots = integers(key, rows, SLOTS, length, pool)
-        counts = (kinds == WRITE) & (parity == 1)
-        slots = torch.where(kinds == READ, slots.gather(1, pick_write(key, rows, QUERY, counts)), slots)
-        values = integers(key, rows, VALUES, length, self.values)
-        recalled = values.gather(1, last_write(counts, slots))
-        keys = draw_keys(key, rows, pool, self.vocabulary)
-        return self.assemble(kinds, shown, parity, take(keys, slots), torch.where(kinds == READ, recalled, values))
+        counts, is_read = (kinds == WRITE) & (parity == 1), kinds == READ
+        keys, values, recalled = draw_memory(key, rows, self.keys_needed(length), self.vocabulary, counts, is_read)
+        return self.assemble(kinds, shown, parity, keys, torch.where(is_read, recalled, values))

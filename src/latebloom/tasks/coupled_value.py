@@ -8,7 +8,7 @@ from torch import Tensor
 
 from latebloom.fields import at_least
 from latebloom.tasks.keyed import KeyedTask
-from latebloom.tasks.pieces import QUERY, Score, ask, constant, draw_keys, draw_values, say, take
+from latebloom.tasks.pieces import QUERY, Score, batch_of, constant, draw_keys, draw_values, keys_at, scored
 from latebloom.tasks.random import integers
 from latebloom.tasks.task import Batch, Supervision
 
@@ -26,6 +26,7 @@ class CoupledValue(KeyedTask):
 
     answers: ClassVar = ("sum",)
     state_answer: ClassVar = "sum"
+    markers: ClassVar = ("ADD",)
     shortest: ClassVar = 2
 
     name: Literal["coupled_value"] = "coupled_value"
@@ -35,10 +36,6 @@ class CoupledValue(KeyedTask):
     """Supervise the running sum at every key (aligned), or at the last alone (outcome)."""
     score: Score = "last"
     """Count the last sum alone, or every one that is supervised."""
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        return ("ADD",)
 
     @property
     def chance(self) -> dict[str, float]:
@@ -57,7 +54,7 @@ class CoupledValue(KeyedTask):
         for place in range(middle + 1, len(tokens), size):
             total = (total + memory[tuple(tokens[place : place + size])] - first) % self.values
             sums.append(total + first)
-        return {"sum": say(sums, self.supervision, self.score)}
+        return {"sum": scored(sums, self.supervision, self.score)}
 
     def draw(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
         pairs, reads, first = (length + 1) // 2, length // 2, self.vocabulary.first_value
@@ -66,6 +63,6 @@ class CoupledValue(KeyedTask):
         sums = (values.gather(1, read) - first).cumsum(dim=1) % self.values + first
         written = torch.cat([keys, values[:, :, None]], dim=2).flatten(1)
         add = constant(rows, self.vocabulary.marker("ADD"))
-        tokens = torch.cat([written, add, take(keys, read).flatten(1)], dim=1)
+        tokens = torch.cat([written, add, keys_at(keys, read).flatten(1)], dim=1)
         places = written.shape[1] + self.key_tokens * torch.arange(1, reads + 1, device=rows.device)
-        return ask(tokens, {"sum": (places.expand(rows.shape[0], -1), sums)}, self.supervision, self.score)
+        return batch_of(tokens, {"sum": (places.expand(rows.shape[0], -1), sums)}, self.supervision, self.score)

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from latebloom.fields import at_least
 from latebloom.tasks.pieces import Vocabulary
@@ -15,6 +15,9 @@ from latebloom.tasks.task import Task
 class KeyedTask(Task):
     """Sequences in which keys have values. The number of keys bounds the length."""
 
+    markers: ClassVar[tuple[str, ...]]
+    """The tokens that are neither digits nor keys nor values, whatever the settings are."""
+
     keys: Annotated[int, at_least(2)] = 256
     """Number of keys; with keys of two tokens, the number of tokens at each of the two places."""
     key_tokens: Literal[1, 2] = 1
@@ -23,9 +26,9 @@ class KeyedTask(Task):
     """Number of values; several keys may have the same value."""
 
     @property
-    @abstractmethod
-    def markers(self) -> tuple[str, ...]:
-        """The tokens that are neither digits nor keys nor values."""
+    def named_tokens(self) -> tuple[str, ...]:
+        """All tokens that are neither digits nor keys nor values."""
+        return self.markers
 
     @property
     def digits(self) -> int:
@@ -34,7 +37,7 @@ class KeyedTask(Task):
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        return Vocabulary(self.digits, self.keys, self.values, self.markers, self.key_tokens)
+        return Vocabulary(self.digits, self.keys, self.values, self.named_tokens, self.key_tokens)
 
     @property
     def vocabulary_size(self) -> int:

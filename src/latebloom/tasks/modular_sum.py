@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from latebloom.fields import at_least
-from latebloom.tasks.pieces import Vocabulary, ask, constant, draw_digits
+from latebloom.tasks.pieces import Vocabulary, batch_of, constant, draw_digits
 from latebloom.tasks.task import Batch, Supervision, Task
 
 
@@ -32,7 +32,7 @@ class ModularSum(Task):
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        return Vocabulary(modulus=self.modulus, markers=("SUM",))
+        return Vocabulary(digits=self.modulus, markers=("SUM",))
 
     @property
     def vocabulary_size(self) -> int:
@@ -59,4 +59,4 @@ class ModularSum(Task):
         digits, sums = draw_digits(key, rows, length, self.modulus)
         tokens = torch.cat([digits, constant(rows, self.vocabulary.marker("SUM"))], dim=1)
         places = torch.arange(length + 1, device=rows.device).expand(rows.shape[0], -1)
-        return ask(tokens, {"sum": (places, torch.cat([sums, sums[:, -1:]], dim=1))}, self.supervision)
+        return batch_of(tokens, {"sum": (places, torch.cat([sums, sums[:, -1:]], dim=1))}, self.supervision)

@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from latebloom.tasks.keyed import KeyedTask
-from latebloom.tasks.layout import first_tokens, items_of_kinds, last_write, pick_write, write_items, writes_and_reads
-from latebloom.tasks.pieces import ORDER, QUERY, SLOTS, Score, ask, draw_keys, draw_values, say, take
-from latebloom.tasks.random import integers
+from latebloom.tasks.layout import first_tokens, items_of_kinds, write_items, writes_and_reads
+from latebloom.tasks.pieces import ORDER, Score, batch_of, draw_memory, keys_at, scored
 from latebloom.tasks.task import Batch, Supervision
 
 
@@ -25,6 +23,7 @@ class MQAR(KeyedTask):
     """
 
     answers: ClassVar = ("recall",)
+    markers: ClassVar = ("ASK",)
     shortest: ClassVar = 2
 
     name: Literal["mqar"] = "mqar"
@@ -32,10 +31,6 @@ class MQAR(KeyedTask):
     """Supervise every read (aligned), or the last alone (outcome)."""
     score: Score = "every"
     """Count every read that is supervised, or the last alone."""
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        return ("ASK",)
 
     @property
     def chance(self) -> dict[str, float]:
@@ -55,24 +50,20 @@ class MQAR(KeyedTask):
                 values.append(memory[tuple(item[1:])])
             else:
                 *name, memory[tuple(name)] = item
-        return {"recall": say(values, self.supervision, self.score)}
+        return {"recall": scored(values, self.supervision, self.score)}
 
     def draw(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
         counts, size = ((length + 1) // 2, length // 2), self.key_tokens + 1
         kinds = writes_and_reads(key, rows, ORDER, *counts)
-        is_write, pool = kinds == 0, self.keys_needed(length)
-        slots = integers(key, rows, SLOTS, length, pool)
-        slots = torch.where(is_write, slots, slots.gather(1, pick_write(key, rows, QUERY, is_write)))
-        values = draw_values(key, rows, length, self.vocabulary)
-        recalled = values.gather(1, last_write(is_write, slots))
-        keys = take(draw_keys(key, rows, pool, self.vocabulary), slots)
+        pool = self.keys_needed(length)
+        keys, values, recalled = draw_memory(key, rows, pool, self.vocabulary, kinds == 0, kinds == 1)
 
         starts = first_tokens(kinds, (size, size))
         at_writes, at_reads = items_of_kinds(kinds, counts)
         tokens = write_items(
             self.token_count(length),
-            (starts.gather(1, at_writes), take(keys, at_writes), values.gather(1, at_writes)),
-            (starts.gather(1, at_reads), self.vocabulary.marker("ASK"), take(keys, at_reads)),
+            (starts.gather(1, at_writes), keys_at(keys, at_writes), values.gather(1, at_writes)),
+            (starts.gather(1, at_reads), self.vocabulary.marker("ASK"), keys_at(keys, at_reads)),
         )
         reads = starts.gather(1, at_reads) + self.key_tokens, recalled.gather(1, at_reads)
-        return ask(tokens, {"recall": reads}, self.supervision, self.score)
+        return batch_of(tokens, {"recall": reads}, self.supervision, self.score)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from latebloom.tasks.keyed import KeyedTask
 from latebloom.tasks.layout import first_tokens, items_of_kinds, write_items
-from latebloom.tasks.pieces import DIGITS, Score, ask, say, take
+from latebloom.tasks.pieces import DIGITS, Score, batch_of, keys_at, scored
 from latebloom.tasks.random import integers
 from latebloom.tasks.task import Batch, Supervision
 
@@ -30,16 +30,13 @@ class ParityTask(KeyedTask):
     """Bits at the start that are the same in every sequence, so that the parity after them is not asked."""
     answers: ClassVar = ("parity", "recall")
     state_answer: ClassVar = "parity"
+    markers: ClassVar = ("W", "R")
     shortest: ClassVar = 4
 
     supervision: Supervision = "aligned"
     """Supervise the parity at every bit and the value at every read (aligned), or the last of each (outcome)."""
     score: Score = "every"
     """Count every query that is supervised, or the last parity and the last read."""
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        return ("W", "R")
 
     @property
     def digits(self) -> int:
@@ -77,7 +74,7 @@ class ParityTask(KeyedTask):
     def answered(self, parities: list[int], values: list[int]) -> dict[str, int | list[int]]:
         """Return what the oracle says, from the parity after every bit and the value at every read."""
         named = {"parity": parities[self.fixed_bits :], "recall": values}
-        return {name: say(queries, self.supervision, self.score) for name, queries in named.items()}
+        return {name: scored(queries, self.supervision, self.score) for name, queries in named.items()}
 
     def draw_bits(self, key: int | Tensor, rows: Tensor, kinds: Tensor) -> tuple[Tensor, Tensor]:
         """Return bits and the parity so far (B, L), at every item; only those at bits are shown."""
@@ -86,25 +83,20 @@ class ParityTask(KeyedTask):
 
     def assemble(self, kinds: Tensor, bits: Tensor, parity: Tensor, keys: Tensor, values: Tensor) -> Batch:
         """Return a batch from what stands at every item: kind, bit, parity so far (B, L), key tokens (B, L, W), and the
-        value (B, L) that a write writes and a read returns."""
+        value token (B, L) that a write writes and a read returns."""
         length = kinds.shape[1]
         starts = first_tokens(kinds, self.sizes)
         at_bits, at_writes, at_reads = items_of_kinds(kinds, self.counts(length))
-        values, marker = values + self.vocabulary.first_value, self.vocabulary.marker
+        marker = self.vocabulary.marker
         tokens = write_items(
             self.token_count(length),
             (starts.gather(1, at_bits), bits.gather(1, at_bits)),
-            (
-                starts.gather(1, at_writes),
-                marker("W"),
-                take(keys, at_writes),
-                values.gather(1, at_writes),
-            ),
-            (starts.gather(1, at_reads), marker("R"), take(keys, at_reads)),
+            (starts.gather(1, at_writes), marker("W"), keys_at(keys, at_writes), values.gather(1, at_writes)),
+            (starts.gather(1, at_reads), marker("R"), keys_at(keys, at_reads)),
         )
         asked = at_bits[:, self.fixed_bits :]
         queries = {
             "parity": (starts.gather(1, asked), parity.gather(1, asked)),
             "recall": (starts.gather(1, at_reads) + self.key_tokens, values.gather(1, at_reads)),
         }
-        return ask(tokens, queries, self.supervision, self.score)
+        return batch_of(tokens, queries, self.supervision, self.score)

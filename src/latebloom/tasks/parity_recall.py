@@ -8,8 +8,7 @@ from torch import Tensor
 
 from latebloom.tasks.layout import insert, pick_write, random_kinds, writes_and_reads
 from latebloom.tasks.parity import BIT, READ, WRITE, ParityTask
-from latebloom.tasks.pieces import KINDS, ORDER, QUERY, VALUES, draw_keys, take
-from latebloom.tasks.random import integers
+from latebloom.tasks.pieces import KINDS, ORDER, QUERY, draw_keys, draw_values, keys_at
 from latebloom.tasks.task import Batch
 
 
@@ -57,9 +56,10 @@ class ParityRecall(ParityTask):
         own = (is_write.long().cumsum(dim=1) - 1).clamp(min=0)  # the number of the last key that was written
         read = pick_write(key, rows, QUERY, is_write)
         slots = torch.where(kinds == READ, own.gather(1, read), own)
-        values = integers(key, rows, VALUES, length, self.values)
+        values = draw_values(key, rows, length, self.vocabulary)
         recalled = values.gather(1, read)
         if self.coupled:
-            recalled = (recalled + parity) % self.values
+            first = self.vocabulary.first_value
+            recalled = (recalled - first + parity) % self.values + first
         keys = draw_keys(key, rows, writes, self.vocabulary)
-        return self.assemble(kinds, shown, parity, take(keys, slots), torch.where(kinds == READ, recalled, values))
+        return self.assemble(kinds, shown, parity, keys_at(keys, slots), torch.where(kinds == READ, recalled, values))

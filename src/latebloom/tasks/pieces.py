@@ -1,6 +1,6 @@
 """Building blocks of the tasks: token numbers, digits with running sums, distinct keys with values, and answers.
 
-Shapes: B sequences, N digits or pairs, W tokens of a key.
+Shapes: B sequences, L items, N digits or pairs, W tokens of a key.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from latebloom.tasks.layout import last_write, pick_write
 from latebloom.tasks.random import distinct, distinct_pairs, integers
 from latebloom.tasks.task import Batch, Supervision
 
@@ -24,7 +25,7 @@ Score = Literal["every", "last"]
 class Vocabulary:
     """Token numbers: digits, then keys, then values, then the markers that are used."""
 
-    modulus: int = 0
+    digits: int = 0
     keys: int = 0
     """Tokens that can stand at each place of a key."""
     values: int = 0
@@ -33,11 +34,11 @@ class Vocabulary:
 
     @property
     def first_key(self) -> int:
-        return self.modulus
+        return self.digits
 
     @property
     def first_value(self) -> int:
-        return self.modulus + self.keys * self.key_tokens
+        return self.digits + self.keys * self.key_tokens
 
     @property
     def size(self) -> int:
@@ -84,15 +85,30 @@ def draw_pairs(
     query."""
     keys, values = draw_keys(key, rows, count, vocabulary), draw_values(key, rows, count, vocabulary)
     query = integers(key, rows, QUERY, 1, count)
-    return keys, values, take(keys, query)[:, 0], values.gather(1, query)
+    return keys, values, keys_at(keys, query)[:, 0], values.gather(1, query)
 
 
-def take(keys: Tensor, places: Tensor) -> Tensor:
+def keys_at(keys: Tensor, places: Tensor) -> Tensor:
     """Return the keys (B, M, W) at these places (B, M) of (B, N, W)."""
     return keys.gather(1, places[:, :, None].expand(-1, -1, keys.shape[2]))
 
 
-def ask(
+def draw_memory(
+    key: int | Tensor, rows: Tensor, pool: int, vocabulary: Vocabulary, writes: Tensor, reads: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return, for every item, its key (B, L, W), the value that it writes, and the last value of the key before (B, L).
+
+    `writes` and `reads` (B, L) say which items write and read. Keys are drawn from a pool, in which they are written
+    again; a read has a key that was written.
+    """
+    slots = integers(key, rows, SLOTS, writes.shape[1], pool)
+    slots = torch.where(reads, slots.gather(1, pick_write(key, rows, QUERY, writes)), slots)
+    values = draw_values(key, rows, writes.shape[1], vocabulary)
+    keys = keys_at(draw_keys(key, rows, pool, vocabulary), slots)
+    return keys, values, values.gather(1, last_write(writes, slots))
+
+
+def batch_of(
     tokens: Tensor,
     answers: Mapping[str, tuple[Tensor, Tensor]],
     supervision: Supervision = "aligned",
@@ -114,7 +130,7 @@ def ask(
     )
 
 
-def say(queries: list[int], supervision: Supervision, score: Score) -> int | list[int]:
+def scored(queries: list[int], supervision: Supervision, score: Score) -> int | list[int]:
     """Return what an oracle says of an answer, from the answers to all of its queries in order of time."""
     asked = queries if supervision == "aligned" else queries[-1:]
     return asked if score == "every" else asked[-1]

@@ -8,10 +8,12 @@ CPU and CUDA alike.
 Shapes: S stacked streams, B rows, N numbers per row.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from latebloom.layers.stacking import stackable
+from latebloom.layers.stacking import Operation, stackable
 
 _WORD = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
@@ -107,22 +109,14 @@ FEW = 64
 """Up to this many numbers, repeated argmin is faster than sorting."""
 
 
-def _stacked_words(key: Tensor, rows: Tensor, offset: int, count: int) -> Tensor:
-    from latebloom.tasks import random_triton
+def _fused(kernel: Literal["words", "distinct"]) -> Operation:
+    def stacked(key: Tensor, rows: Tensor, *numbers: int) -> Tensor:
+        from latebloom.tasks import random_triton
 
-    return random_triton.words(key.contiguous(), rows[0].contiguous(), offset, count)
+        return getattr(random_triton, kernel)(key.contiguous(), rows[0].contiguous(), *numbers)
 
-
-def _stacked_distinct(key: Tensor, rows: Tensor, offset: int, count: int, bound: int) -> Tensor:
-    from latebloom.tasks import random_triton
-
-    return random_triton.distinct(key.contiguous(), rows[0].contiguous(), offset, count, bound)
+    return stackable(lambda key, rows, *numbers: stacked(key[None], rows[None], *numbers)[0], stacked)
 
 
-fused_words = stackable(lambda key, rows, *rest: _stacked_words(key[None], rows[None], *rest)[0], _stacked_words)
-"""`words` on a GPU: (B, N) for a key () and rows (B,), which stacked streams share."""
-
-fused_distinct = stackable(
-    lambda key, rows, *rest: _stacked_distinct(key[None], rows[None], *rest)[0], _stacked_distinct
-)
-"""`distinct` on a GPU."""
+fused_words, fused_distinct = _fused("words"), _fused("distinct")
+"""`words` and `distinct` on a GPU: (B, N) for a key () and rows (B,), which stacked streams share."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from latebloom.fields import at_least
 from latebloom.tasks.keyed import KeyedTask
-from latebloom.tasks.pieces import ask, constant, draw_pairs
+from latebloom.tasks.pieces import batch_of, constant, draw_pairs
 from latebloom.tasks.task import Batch
 
 
@@ -21,14 +21,11 @@ class Recall(KeyedTask):
     """
 
     answers: ClassVar = ("recall",)
+    markers: ClassVar = ("ASK",)
 
     name: Literal["recall"] = "recall"
     keys: Annotated[int, at_least(2)] = 512
     """Number of keys, of which a sequence of length L has L; with keys of two tokens, the tokens at each place."""
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        return ("ASK",)
 
     @property
     def chance(self) -> dict[str, float]:
@@ -49,4 +46,4 @@ class Recall(KeyedTask):
         keys, values, query, answer = draw_pairs(key, rows, length, self.vocabulary)
         pairs = torch.cat([keys, values[:, :, None]], dim=2).flatten(1)
         tokens = torch.cat([pairs, constant(rows, self.vocabulary.marker("ASK")), query], dim=1)
-        return ask(tokens, {"recall": (constant(rows, tokens.shape[1] - 1), answer)})
+        return batch_of(tokens, {"recall": (constant(rows, tokens.shape[1] - 1), answer)})

@@ -10,32 +10,9 @@ from torch import Tensor
 from latebloom.errors import require
 from latebloom.fields import Bound
 from latebloom.tasks.keyed import KeyedTask
-from latebloom.tasks.layout import (
-    first_tokens,
-    insert,
-    items_of_kinds,
-    last_write,
-    pick_write,
-    random_kinds,
-    write_items,
-    writes_and_reads,
-)
+from latebloom.tasks.layout import first_tokens, insert, items_of_kinds, random_kinds, write_items, writes_and_reads
 from latebloom.tasks.permutations import running_product, unrank, with_start
-from latebloom.tasks.pieces import (
-    DIGITS,
-    KINDS,
-    MOVES,
-    ORDER,
-    QUERY,
-    SLOTS,
-    START,
-    Score,
-    ask,
-    draw_keys,
-    draw_values,
-    say,
-    take,
-)
+from latebloom.tasks.pieces import DIGITS, KINDS, MOVES, ORDER, START, Score, batch_of, draw_memory, keys_at, scored
 from latebloom.tasks.random import distinct, integers
 from latebloom.tasks.task import Batch, Supervision
 
@@ -57,6 +34,7 @@ class Repl(KeyedTask):
 
     answers: ClassVar = ("variable", "entry")
     state_answer: ClassVar = "variable"
+    markers: ClassVar = ("d[", "]=", "print(", ")", "])")
     shortest: ClassVar = 4
 
     name: Literal["repl"] = "repl"
@@ -76,8 +54,8 @@ class Repl(KeyedTask):
         return "abcef"[: self.variables]  # d is the dictionary
 
     @property
-    def markers(self) -> tuple[str, ...]:
-        return *self.names, f"{','.join(self.names)}=", "d[", "]=", "print(", ")", "])"
+    def named_tokens(self) -> tuple[str, ...]:
+        return *self.names, f"{','.join(self.names)}=", *self.markers
 
     @property
     def chance(self) -> dict[str, float]:
@@ -121,7 +99,7 @@ class Repl(KeyedTask):
                 right = words[place + 1 : place + 1 + self.variables]
                 state = {name: state[source] for name, source in zip(self.names, right, strict=True)}
                 place += self.sizes[PERMUTE]
-        return {name: say(values, self.supervision, self.score) for name, values in printed.items()}
+        return {name: scored(values, self.supervision, self.score) for name, values in printed.items()}
 
     def draw(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
         counts, marker = self.counts(length), self.vocabulary.marker
@@ -136,26 +114,20 @@ class Repl(KeyedTask):
         sources = with_start(running_product(steps))  # where each variable's value was at the start
         done = (kinds == PERMUTE).long().cumsum(dim=1).gather(1, items[PRINT])
         shown = integers(key, rows, DIGITS, counts[PRINT], self.variables)
-        variable = start.gather(1, take(sources, done).gather(2, shown[:, :, None])[:, :, 0])
+        variable = start.gather(1, keys_at(sources, done).gather(2, shown[:, :, None])[:, :, 0])
 
-        is_write, pool = kinds == WRITE, self.keys_needed(length)
-        slots = integers(key, rows, SLOTS, length, pool)
-        slots = torch.where(is_write, slots, slots.gather(1, pick_write(key, rows, QUERY, is_write)))
-        values = draw_values(key, rows, length, self.vocabulary)
-        entry = values.gather(1, last_write(is_write, slots)).gather(1, items[LOOK_UP])
-        keys = take(draw_keys(key, rows, pool, self.vocabulary), slots)
+        pool = self.keys_needed(length)
+        keys, values, found = draw_memory(key, rows, pool, self.vocabulary, kinds == WRITE, kinds == LOOK_UP)
+        entry = found.gather(1, items[LOOK_UP])
 
         assign = marker(f"{','.join(self.names)}=")
         tokens = write_items(
             self.token_count(length),
             (torch.zeros_like(places[:, :1]), assign, start[:, None]),
             (starts[PERMUTE], assign, steps + marker("a")),
-            (starts[WRITE], marker("d["), take(keys, items[WRITE]), marker("]="), values.gather(1, items[WRITE])),
+            (starts[WRITE], marker("d["), keys_at(keys, items[WRITE]), marker("]="), values.gather(1, items[WRITE])),
             (starts[PRINT], marker("print("), shown + marker("a"), marker(")"), variable),
-            (starts[LOOK_UP], marker("print("), marker("d["), take(keys, items[LOOK_UP]), marker("])"), entry),
+            (starts[LOOK_UP], marker("print("), marker("d["), keys_at(keys, items[LOOK_UP]), marker("])"), entry),
         )
-        queries = {
-            "variable": (starts[PRINT] + 2, variable),
-            "entry": (starts[LOOK_UP] + 2 + self.key_tokens, entry),
-        }
-        return ask(tokens, queries, self.supervision, self.score)
+        queries = {"variable": (starts[PRINT] + 2, variable), "entry": (starts[LOOK_UP] + 2 + self.key_tokens, entry)}
+        return batch_of(tokens, queries, self.supervision, self.score)

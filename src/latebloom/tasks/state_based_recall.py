@@ -12,7 +12,7 @@ from latebloom.fields import at_least
 from latebloom.tasks.keyed import KeyedTask
 from latebloom.tasks.layout import write_items
 from latebloom.tasks.permutations import cycle, running_product, unrank, with_start
-from latebloom.tasks.pieces import MOVES, QUERY, START, ask, constant, draw_keys, draw_values, take
+from latebloom.tasks.pieces import MOVES, QUERY, START, batch_of, constant, draw_keys, draw_values, keys_at
 from latebloom.tasks.random import distinct, integers
 from latebloom.tasks.task import Batch, Supervision
 
@@ -35,6 +35,7 @@ class StateBasedRecall(KeyedTask):
 
     answers: ClassVar = ("from", "cell")
     state_answer: ClassVar = "from"
+    markers: ClassVar = (*POINTERS, "SWAP", "FROM", "ASK")
     shortest: ClassVar = 2 * len(POINTERS) - 1
 
     name: Literal["state_based_recall"] = "state_based_recall"
@@ -55,10 +56,6 @@ class StateBasedRecall(KeyedTask):
         pointers, keys = len(POINTERS), self.keys**self.key_tokens
         enough = self.grows != "swaps" or pointers <= self.held <= keys
         require(enough, "held", self.held, f"from {pointers}, a cell for each pointer, to {keys}, one for each key")
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        return *POINTERS, "SWAP", "FROM", "ASK"
 
     @property
     def chance(self) -> dict[str, float]:
@@ -113,7 +110,7 @@ class StateBasedRecall(KeyedTask):
         items = write_items(
             swap_start + 3 * swaps,
             (at_cells, keys, values),
-            (at_pointers, names, take(keys, cell)),
+            (at_pointers, names, keys_at(keys, cell)),
             (at_swaps, self.vocabulary.marker("SWAP"), points + letters),
         )
         where_from, ask_for = (constant(rows, self.vocabulary.marker(name)) for name in ("FROM", "ASK"))
@@ -126,7 +123,7 @@ class StateBasedRecall(KeyedTask):
             ),
             "cell": (constant(rows, items.shape[1] + 3), values.gather(1, cell.gather(1, origin))),
         }
-        return ask(tokens, queries, self.supervision)
+        return batch_of(tokens, queries, self.supervision)
 
     def _draw_swaps(self, key: int | Tensor, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Return the two pointers of each swap (B, count, 2), and the order of the pointers after it (B, count, 5).

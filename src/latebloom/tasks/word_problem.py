@@ -12,7 +12,7 @@ from torch import Tensor
 
 from latebloom.errors import require, unknown
 from latebloom.tasks.permutations import cycle, rank, running_product, unrank, unrank_even
-from latebloom.tasks.pieces import MOVES, Score, ask, say
+from latebloom.tasks.pieces import MOVES, Score, batch_of, scored
 from latebloom.tasks.random import integers
 from latebloom.tasks.task import Batch, Supervision, Task
 
@@ -95,12 +95,12 @@ class WordProblem(Task):
             else:
                 product = (product + token) % self.points
             found.append(product)
-        return {"product": say(found, self.supervision, self.score)}
+        return {"product": scored(found, self.supervision, self.score)}
 
     def draw(self, key: int | Tensor, rows: Tensor, length: int) -> Batch:
         tokens, products = self._draw_sums(key, rows, length) if self.group[0] == "Z" else self._draw(key, rows, length)
         places = torch.arange(length, device=rows.device).expand(rows.shape[0], -1)
-        return ask(tokens, {"product": (places, products)}, self.supervision, self.score)
+        return batch_of(tokens, {"product": (places, products)}, self.supervision, self.score)
 
     def _draw_sums(self, key: int | Tensor, rows: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """Return elements of Zn and their running sums (B, L)."""

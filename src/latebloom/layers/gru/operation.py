@@ -3,28 +3,14 @@
 Shapes: S stacked models, B sequences, T tokens, D width. Gates are in torch's order: reset, update, candidate.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from latebloom.layers.lstm.operation import uses_fused_kernel
+from latebloom.layers.lstm.operation import Weights, project, uses_fused_kernel
 from latebloom.layers.precision import exact_bmm, product_precision
 from latebloom.layers.stacking import stackable
-
-
-class Weights(NamedTuple):
-    """The parameters of a GRU, in torch's order."""
-
-    input: Tensor
-    """(3D, D)"""
-    hidden: Tensor
-    """(3D, D)"""
-    input_bias: Tensor
-    """(3D,)"""
-    hidden_bias: Tensor
-    """(3D,)"""
-
 
 Outcome = tuple[Tensor, Tensor]
 """Outputs (B, T, D), and the hidden state after the last token (B, D)."""
@@ -91,24 +77,12 @@ class _Fused(torch.autograd.Function):
     """The input projection is one batched product; the kernels do the rest, token by token."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        input_weight: Tensor,
-        hidden_weight: Tensor,
-        bias: Tensor,
-        hidden: Tensor,
-        noise: Tensor | None,
-    ) -> Tensor:
-        models, batch, tokens, width = x.shape
-        precision = product_precision()
-        # In bf16, what is saved for the backward pass takes half of the memory and bandwidth.
-        x = x.contiguous().to(torch.bfloat16 if precision == "bf16" else x.dtype)
-        input_weight = input_weight.to(x.dtype)
-        hidden_weight = hidden_weight if hidden_weight[0].is_contiguous() else hidden_weight.contiguous()
-        gates = torch.bmm(x.view(models, batch * tokens, width), input_weight.mT).view(models, batch, tokens, 3 * width)
-        keep = any(ctx.needs_input_grad)
-        outputs, before, inner = _kernels(width).forward(gates, hidden_weight, bias, hidden, noise, precision, keep)
+    def forward(ctx: Any, x: Tensor, input_weight: Tensor, hidden_weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+        hidden, noise = rest
+        precision, keep = product_precision(), any(ctx.needs_input_grad)
+        gates, x, input_weight, hidden_weight = project(x, input_weight, hidden_weight)
+        kernels = _kernels(x.shape[-1])
+        outputs, before, inner = kernels.forward(gates, hidden_weight, bias, hidden, noise, precision, keep)
         if keep:
             ctx.save_for_backward(x, input_weight, hidden_weight, hidden, gates, before, inner, outputs)
         ctx.precision = precision

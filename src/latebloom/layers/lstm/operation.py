@@ -13,16 +13,16 @@ from latebloom.layers.stacking import stackable
 
 
 class Weights(NamedTuple):
-    """The parameters of an LSTM, in torch's order."""
+    """The parameters of an LSTM with G = 4 gates, or of a GRU with G = 3, in torch's order."""
 
     input: Tensor
-    """(4D, D)"""
+    """(G D, D)"""
     hidden: Tensor
-    """(4D, D)"""
+    """(G D, D)"""
     input_bias: Tensor
-    """(4D,)"""
+    """(G D,)"""
     hidden_bias: Tensor
-    """(4D,)"""
+    """(G D,)"""
 
 
 Outcome = tuple[Tensor, Tensor, Tensor]
@@ -99,31 +99,26 @@ def fused_lstm(x: Tensor, weights: Weights, hidden: Tensor, cell: Tensor, noise:
     return outputs, outputs[:, :, -1], cells[:, :, -1]
 
 
+def project(x: Tensor, input_weight: Tensor, hidden_weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the input's part of all gates (S, B, T, G D), and the arguments as the kernels take them."""
+    # In bf16, what is saved for the backward pass takes half of the memory and bandwidth.
+    x = x.contiguous().to(torch.bfloat16 if product_precision() == "bf16" else x.dtype)
+    input_weight = input_weight.to(x.dtype)
+    hidden_weight = hidden_weight if hidden_weight[0].is_contiguous() else hidden_weight.contiguous()
+    gates = torch.bmm(x.flatten(1, 2), input_weight.mT).unflatten(1, x.shape[1:3])
+    return gates, x, input_weight, hidden_weight
+
+
 class _Fused(torch.autograd.Function):
     """The input projection is one batched product; the kernels do the rest, token by token."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        input_weight: Tensor,
-        hidden_weight: Tensor,
-        bias: Tensor,
-        hidden: Tensor,
-        cell: Tensor,
-        noise: Tensor | None,
-    ) -> Any:
-        models, batch, tokens, width = x.shape
-        precision = product_precision()
-        # In bf16, what is saved for the backward pass takes half of the memory and bandwidth.
-        x = x.contiguous().to(torch.bfloat16 if precision == "bf16" else x.dtype)
-        input_weight = input_weight.to(x.dtype)
-        hidden_weight = hidden_weight if hidden_weight[0].is_contiguous() else hidden_weight.contiguous()
-        gates = torch.bmm(x.view(models, batch * tokens, width), input_weight.mT).view(models, batch, tokens, 4 * width)
-        keep = any(ctx.needs_input_grad)
-        outputs, before, cells = _kernels(width).forward(
-            gates, hidden_weight, bias, hidden, cell, noise, precision, keep
-        )
+    def forward(ctx: Any, x: Tensor, input_weight: Tensor, hidden_weight: Tensor, bias: Tensor, *rest: Any) -> Any:
+        hidden, cell, noise = rest
+        precision, keep = product_precision(), any(ctx.needs_input_grad)
+        gates, x, input_weight, hidden_weight = project(x, input_weight, hidden_weight)
+        kernels = _kernels(x.shape[-1])
+        outputs, before, cells = kernels.forward(gates, hidden_weight, bias, hidden, cell, noise, precision, keep)
         if keep:
             ctx.save_for_backward(x, input_weight, hidden_weight, cell, gates, before, cells)
         ctx.precision = precision
@@ -140,12 +135,13 @@ class _Fused(torch.autograd.Function):
         d_bias, d_hidden, d_cell = _kernels(cells.shape[-1]).backward(
             gates, d_outputs, d_cells, hidden_weight, cell, cells, ctx.precision
         )
-        models, batch, tokens, width = x.shape
-        flat = gates.view(models, batch * tokens, 4 * width)
-        d_x = exact_bmm(flat, input_weight).view_as(x)
-        d_input_weight = exact_bmm(flat.mT, x.view(models, batch * tokens, width))
-        d_hidden_weight = exact_bmm(flat.mT, before.view(models, batch * tokens, width))
-        return d_x, d_input_weight, d_hidden_weight, d_bias, d_hidden, d_cell, None
+        flat, x_rows, before = (part.flatten(1, 2) for part in (gates, x, before))
+        d_x, d_input_weight, d_hidden_weight = (
+            exact_bmm(flat, input_weight),
+            exact_bmm(flat.mT, x_rows),
+            exact_bmm(flat.mT, before),
+        )
+        return d_x.view_as(x), d_input_weight, d_hidden_weight, d_bias, d_hidden, d_cell, None
 
 
 def _kernels(width: int) -> Any:

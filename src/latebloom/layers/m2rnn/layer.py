@@ -7,7 +7,6 @@ Shapes: B sequences, T tokens, D width, H heads, K key size, V = D / H value siz
 """
 
 from dataclasses import dataclass
-from math import log
 from typing import ClassVar, Literal
 
 import torch
@@ -17,7 +16,7 @@ from torch.nn import functional as F
 from latebloom.fields import Count
 from latebloom.layers.m2rnn.operation import m2rnn
 from latebloom.layers.mlp import Linear
-from latebloom.layers.parts import Range, check_heads, check_range, inverse_softplus, rms_norm
+from latebloom.layers.parts import Range, check_heads, check_range, first_decays, first_steps, rms_norm
 from latebloom.layers.recurrence import Recurrence, RecurrentLayer
 from latebloom.layers.stacking import Stacking
 
@@ -74,16 +73,14 @@ class M2RNNLayer(RecurrentLayer):
         elif settings.state_weight == "orthogonal":
             for matrix in self.weight.unbind():
                 nn.init.orthogonal_(matrix)
-        rate = torch.empty(heads).uniform_(*settings.rate_range).clamp_min(1e-4)
-        low, high = map(log, settings.step_range)
-        step = torch.empty(heads).uniform_(low, high).exp()
-        self.log_rate = nn.Parameter(rate.log())
+        self.log_rate = first_decays(heads, settings.rate_range, least=1e-4)
+        first_step = first_steps(heads, settings.step_range)
         self.skip = nn.Parameter(torch.ones(width))
         self.norm_weight = nn.Parameter(torch.ones(width))
         self.output = Linear(width, width)
         nn.init.zeros_(self.projection.bias)
         with torch.no_grad():
-            self.projection.bias[-heads:] = inverse_softplus(step)
+            self.projection.bias[-heads:] = first_step
 
     def forward(self, x: Tensor, state: Tensor | None = None, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(B, T, D) -> (B, T, D), and the state (B, H, K, V), into which noise is written along the key."""

@@ -83,17 +83,8 @@ class _Piece(torch.autograd.Function):
     """A few tokens of all heads, (H, T, B, ...); gradients that need no loop are computed for all tokens at once."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        forget: Tensor,
-        along: Tensor | None,
-        noise: Tensor | None,
-        weight: Tensor,
-        state: Tensor,
-    ) -> Any:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, forget: Tensor, *rest: Any) -> Any:
+        along, noise, weight, state = rest
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()  # so that products are, too
         heads, tokens, batch, key_size = key.shape
         states = state.new_empty(heads, tokens + 1, batch, key_size, value.shape[-1])

@@ -14,69 +14,45 @@ from latebloom.layers.stacking import stackable
 EPSILON = 1e-5
 
 
-def _library(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return F.layer_norm(x, weight.shape, weight, bias, EPSILON)
+def _library(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    return x, F.layer_norm(x, weight.shape, weight, bias, EPSILON)
 
 
-def stacked_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def stacked_fork(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """x (S, ..., D), weight and bias (S, D)."""
     if x.is_cuda and x.dtype == torch.float32:
         return _Fused.apply(x, weight, bias)
     between = (x.shape[0], *(1 for _ in x.shape[1:-1]), x.shape[-1])
-    return F.layer_norm(x, x.shape[-1:], None, None, EPSILON) * weight.view(between) + bias.view(between)
+    return x, F.layer_norm(x, x.shape[-1:], None, None, EPSILON) * weight.view(between) + bias.view(between)
 
 
-layer_norm = stackable(_library, stacked_norm)
-"""x (..., D), weight (D,), bias (D,) -> (..., D)."""
+fork = stackable(_library, stacked_fork)
+"""x (..., D), weight (D,), bias (D,) -> x itself and x normalized: the start of a residual branch. The backward pass
+adds both gradients in one kernel."""
 
 
-def _library_fork(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    return x, _library(x, weight, bias)
-
-
-def stacked_fork(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    if x.is_cuda and x.dtype == torch.float32:
-        return _FusedFork.apply(x, weight, bias)
-    return x, stacked_norm(x, weight, bias)
-
-
-fork = stackable(_library_fork, stacked_fork)
-"""x itself and x normalized: the start of a residual branch. The backward pass adds both gradients in one kernel."""
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x (..., D), weight (D,), bias (D,) -> (..., D)."""
+    return fork(x, weight, bias)[1]
 
 
 class _Fused(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        from latebloom.layers.norm import norm_triton
-
-        x = x.contiguous()
-        ctx.save_for_backward(x, weight)
-        return norm_triton.forward(x, weight, bias, EPSILON)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        from latebloom.layers.norm import norm_triton
-
-        x, weight = ctx.saved_tensors
-        return norm_triton.backward(x, weight, grads[0].contiguous(), None, EPSILON)
-
-
-class _FusedFork(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         from latebloom.layers.norm import norm_triton
 
         dense = x.contiguous()
         ctx.save_for_backward(dense, weight)
+        ctx.set_materialize_grads(False)  # where x itself is not used, it has no gradient
         return x.view_as(x), norm_triton.forward(dense, weight, bias, EPSILON)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
         from latebloom.layers.norm import norm_triton
 
         x, weight = ctx.saved_tensors
-        past, through = grads
-        return norm_triton.backward(x, weight, through.contiguous(), past.contiguous(), EPSILON)
+        past, through = (None if grad is None else grad.contiguous() for grad in grads)
+        return norm_triton.backward(x, weight, torch.zeros_like(x) if through is None else through, past, EPSILON)
 
 
 class Norm(nn.LayerNorm):
