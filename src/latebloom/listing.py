@@ -32,8 +32,9 @@ def first_line(documented: object) -> str:
 
 def settings_of(member: Any) -> Iterator[tuple[str, str]]:
     """Yield each setting of a component as NAME=DEFAULT (NAME=... if it must be given), and the text below it."""
-    kinds = [kind for kind in reversed(member.__mro__) if is_dataclass(kind)]
-    texts = {name: text for kind in kinds for name, text in _field_docstrings(kind).items()}
+    kinds: tuple[type, ...] = member.__mro__
+    inherited = [_field_docstrings(kind) for kind in reversed(kinds) if is_dataclass(kind)]
+    texts = {name: text for one in inherited for name, text in one.items()}
     for field in fields(member):
         default = field.default_factory() if field.default_factory is not MISSING else field.default
         default = "..." if default is MISSING else getattr(default, "name", default)
