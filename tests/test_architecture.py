@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "fields": {"errors"},
     "components": {"errors", "fields"},
     "plugins": {"errors", "components"},
-    "validation": {"errors", "components"},
+    "validation": {"errors", "fields", "components"},
     "older_formats": set(),
     "differences": set(),
     # The core, and the configuration of a run.

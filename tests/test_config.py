@@ -119,11 +119,11 @@ MISTAKES = {
     "delay.until.bla=3": "delay.until.bla: there is no such field (value 3); choices: name, latest",
     "model.attention.head=2": "model.attention.head: there is no such field (value 2); did you mean heads?",
     "bla.x=3": 'bla: there is no such field (value {"x": 3}); choices: task, model, delay',
-    "training.steps=abc": 'training.steps: "abc" is not possible; input should be a valid integer',
-    "training.steps=1.5": "training.steps: 1.5 is not possible; input should be a valid integer",
-    "training.full.warmup=true": "training.full.warmup: true is not possible; input should be a valid integer",
-    "training.full.schedule=linear": "training.full.schedule: \"linear\" is not possible; input should be 'cosine' or",
-    "training.betas=[0.9]": "training.betas.1: this field is needed",
+    "training.steps=abc": 'training.steps: "abc" is not possible; it must be a whole number',
+    "training.steps=1.5": "training.steps: 1.5 is not possible; it must be a whole number",
+    "training.full.warmup=true": "training.full.warmup: true is not possible; it must be a whole number",
+    "training.full.schedule=linear": "training.full.schedule: 'linear' is not known; choices: cosine, constant",
+    "training.betas=[0.9]": "training.betas: [0.9] is not possible; it must be a list of 2, each of it a finite number",
     "model=3": "model: 3 is not possible; it is a section, set as model.FIELD=VALUE: layout, width",
     "delay=bypass": 'delay: "bypass" is not possible; it is a section, set as delay.FIELD=VALUE: until, hold',
     "delay.until=at_fraction": "delay.until.fraction: this field is needed and was not given; write for example "
@@ -143,9 +143,9 @@ MISTAKES = {
     "training.length=1": "training.length: 1 is not possible; it must be 2 or more",
     "training.length=600": "training.length: 600 needs task.keys of 300 or more; this task has 256",
     "task.name=foo": "task.name: 'foo' is not known; choices: composite, conditional_mqar",
-    "task.order=zig": "task.order: \"zig\" is not possible; input should be 'digits-first', 'pairs-first'",
+    "task.order=zig": "task.order: 'zig' is not known; choices: digits-first, pairs-first",
     "task.keys=5": "training.length: 25 needs task.keys of 12 or more; this task has 5, enough for a length of 11",
-    "delay.hold=foo": "delay.hold: \"foo\" is not possible; input should be 'bypass', 'freeze', 'ramp' or 'none'",
+    "delay.hold=foo": "delay.hold: 'foo' is not known; choices: bypass, freeze, ramp, none",
     "delay.hold=ramp": "delay.ramp_steps: 0 is not possible; it must be 1 or more with hold ramp",
     "delay.until.latest=15000": "delay.until: the switch at step 15000 is not before the last step 15000; choose",
     "delay.until.name=at_step": "delay.until.step: this field is needed and was not given",
@@ -156,8 +156,8 @@ MISTAKES = {
     "evaluation.multiples=[40]": "evaluation.multiples: 1000 needs task.keys of 500 or more",
     "seed=-1": "seed: -1 is not possible; it must be from 0 to 2^63 - 1",
     "seed.x=1": "seed.x: seed is 0, which has no fields",
-    "training.full.learning_rate=Infinity": "training.full.learning_rate: Infinity is not possible; input",
-    "evaluation.multiples=[Infinity]": "evaluation.multiples.0: Infinity is not possible; input should be",
+    "training.full.learning_rate=Infinity": "training.full.learning_rate: Infinity is not possible; it must be a",
+    "evaluation.multiples=[Infinity]": "evaluation.multiples: [Infinity] is not possible; it must be a list",
     "delay.until={}": "delay.until.name: this field is needed and was not given; write for example "
     "delay.until.name=at_step delay.until.step=500; choices: at_step, at_fraction, when_beyond",
     "steps": "'steps' is not a change; write field=value, such as training.steps=100",
@@ -219,7 +219,7 @@ MADE_IN_PYTHON = {
     "width: '64' is not possible; it must be a whole number": lambda: hybrid(width="64"),
     "steps: 1.5 is not possible; it must be a whole number": lambda: Training(steps=1.5),  # type: ignore[arg-type]
     "keys: True is not possible; it must be a whole number": lambda: Composite(keys=True),
-    "look_back: 1 is not possible; it must be True or False": lambda: hybrid(look_back=1),
+    "look_back: 1 is not possible; it must be true or false": lambda: hybrid(look_back=1),
     "learning_rate: inf is not possible; it must be a finite number": lambda: Phase(learning_rate=float("inf")),
     "until: 5 is not possible; it must be a Trigger": lambda: Delay(until=5),  # type: ignore[arg-type]
     "delay: AtStep(name='at_step', step=5) is not possible; it must be a Delay or None": lambda: RunConfig(

@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _exit_when_interrupted() -> None:
     """Let Ctrl-C end the process; only a run in training handles it otherwise, to save its progress first.
 
-    Python's own KeyboardInterrupt gets lost, or becomes another error, in torch's import and in pydantic.
+    Python's own KeyboardInterrupt gets lost, or becomes another error, in torch's import.
     """
     import signal
 

@@ -102,16 +102,6 @@ class Component:
             raise ConfigError(f"{field or cls.kind()}: {name} needs {', '.join(missing)}")
         return member(name=name)
 
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """Read a field of the family's type as the member that its `name` says."""
-        if not is_family(cls):
-            return handler(source)
-        from pydantic_core import core_schema
-
-        members = {name: handler.generate_schema(member) for name, member in cls.choices().items()}
-        return core_schema.tagged_union_schema(members, discriminator="name")
-
 
 def _require_complete(member: type[Component], field: str, *, own_name: bool = False) -> None:
     """Raise unless a class is a dataclass whose name has a default, which it may inherit unless `own_name`."""

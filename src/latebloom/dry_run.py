@@ -160,13 +160,13 @@ def show_study(title: str, plan: Plan, folder: Path, *, device: str | None, work
     print_table(console, text_table("", ("arm", "task", "runs", "steps each", "tuning runs"), rows, names=2))
     stages = planned_stages(plan)
     runs = {name: config for stage, _ in stages for name, config in stage.items()}
-    steps = sum(plan.reported_steps) + sum(plan.tuning_steps()[0]) + plan.tuning_steps()[1]
+    tuned = plan.total_tuning_steps
+    steps = sum(plan.reported_steps) + tuned
     say(console, f"Together: {len(runs)} runs, {steps:,} steps")
     if plan.saved_by_rounds:
-        tuned = steps - sum(plan.reported_steps)
         grid = f"{tuned + plan.saved_by_rounds:,} for all choices on all tuning seeds"
         say(console, f"Tuning: {tuned:,} of these steps, instead of {grid}")
-    if plan.most_tuning_steps > sum(plan.tuning_steps()[0]) + plan.tuning_steps()[1]:
+    if plan.most_tuning_steps > tuned:
         say(
             console,
             f"Tuning: at most {plan.most_tuning_steps:,} steps, if no setting is above chance before the last round "

@@ -74,6 +74,18 @@ def require(condition: bool, field: str, value: object, wanted: str) -> None:
         raise ConfigError(f"{field}: {value!r} is not possible; it must be {wanted}")
 
 
+@contextmanager
+def refuse_unwritable(field: str, place: Path, kind: type[LatebloomError] = ConfigError) -> Iterator[None]:
+    """Raise an error of the kind, which names the field, if a file cannot be written; a full disk is an OSError still,
+    for `catch_write_errors`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_IS_FULL:
+            raise
+        raise kind(f"{field}: {place} cannot be written ({error.strerror})") from None
+
+
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 _DISK_FAILS = (
     errno.EIO, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ESTALE,

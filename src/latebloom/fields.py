@@ -1,7 +1,6 @@
-"""Type checks for the fields of settings that are made in Python.
+"""Type checks for the fields of settings, made in Python or read from JSON (validation.py).
 
-pydantic checks JSON (validation.py). This module does the same for `Composite(order="pairs_first")` with the standard
-library alone. Settings call `check_fields(self)` first in `__post_init__`. A bound on a number stands in its type:
+Settings call `check_fields(self)` first in `__post_init__`. A bound on a number stands in its type:
 
     keys: Annotated[int, at_least(2)] = 256
 """
@@ -45,21 +44,26 @@ def check_fields(settings: Any) -> None:
     A list where a tuple belongs becomes a tuple, an int where a float belongs a float, as after JSON, and the name of
     a component becomes the component.
     """
-    for name, annotation in _annotations(type(settings)).items():
+    for name, annotation in field_types(type(settings)).items():
         value = getattr(settings, name)
         if isinstance(value, str) and hasattr(annotation, "members"):  # a family of components
             converted = annotation.named(value, name)
         else:
-            converted = _convert(value, annotation)
+            converted = check_value(name, value, annotation)
         if converted is not value:
-            value = converted
-            object.__setattr__(settings, name, value)
-        if not _fits(value, annotation):
-            if get_origin(annotation) is Literal:
-                raise unknown(name, value, get_args(annotation))
-            raise ConfigError(f"{name}: {value!r} is not possible; it must be {_describe(annotation)}")
+            object.__setattr__(settings, name, converted)
         for bound in _bounds(type(settings)).get(name, ()):
-            require(bound.holds(value), name, value, bound.words)
+            require(bound.holds(converted), name, converted, bound.words)
+
+
+def check_value(name: str, value: Any, annotation: Any, shown: Callable[[Any], str] = repr) -> Any:
+    """Return the value of a field, converted as `check_fields` says; raise if it does not have the type."""
+    converted = _convert(value, annotation)
+    if _fits(converted, annotation):
+        return converted
+    if get_origin(annotation) is Literal:
+        raise unknown(name, value, get_args(annotation))
+    raise ConfigError(f"{name}: {shown(converted)} is not possible; it must be {_describe(annotation)}")
 
 
 def _convert(value: Any, annotation: Any) -> Any:
@@ -72,7 +76,8 @@ def _convert(value: Any, annotation: Any) -> Any:
 
 
 @cache
-def _annotations(kind: type) -> dict[str, Any]:
+def field_types(kind: type) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass by name, without bounds."""
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}
 
@@ -106,7 +111,7 @@ def _fits(value: Any, annotation: Any) -> bool:
 
 def _describe(annotation: Any) -> str:
     finite = f"a finite number of {LARGEST_NUMBER:g} or less"
-    known = {int: "a whole number", float: finite, bool: "True or False", str: "a text"}
+    known = {int: "a whole number", float: finite, bool: "true or false", str: "a text"}
     if annotation in known:
         return known[annotation]
     if get_origin(annotation) in (Union, UnionType):
@@ -114,5 +119,7 @@ def _describe(annotation: Any) -> str:
     if annotation is type(None):
         return "None"
     if get_origin(annotation) is tuple:
-        return f"a list, each of it {_describe(get_args(annotation)[0])}"
+        kinds = get_args(annotation)
+        count = "" if kinds[-1] is Ellipsis else f" of {len(kinds)}"
+        return f"a list{count}, each of it {_describe(kinds[0])}"
     return f"a {annotation.__name__}" if isinstance(annotation, type) else str(annotation)

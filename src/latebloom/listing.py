@@ -32,7 +32,9 @@ def first_line(documented: object) -> str:
 
 def settings_of(member: Any) -> Iterator[tuple[str, str]]:
     """Yield each setting of a component as NAME=DEFAULT (NAME=... if it must be given), and the text below it."""
-    texts = {name: text for kind in reversed(member.__mro__) for name, text in _field_docstrings(kind).items()}
+    kinds: tuple[type, ...] = member.__mro__
+    inherited = [_field_docstrings(kind) for kind in reversed(kinds) if is_dataclass(kind)]
+    texts = {name: text for one in inherited for name, text in one.items()}
     for field in fields(member):
         default = field.default_factory() if field.default_factory is not MISSING else field.default
         default = "..." if default is MISSING else getattr(default, "name", default)
@@ -42,14 +44,7 @@ def settings_of(member: Any) -> Iterator[tuple[str, str]]:
 
 
 def _field_docstrings(kind: type) -> dict[str, str]:
-    """Return the text below each field of a class, of the classes above it too."""
-    found: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        found |= _own_docstrings(base) if is_dataclass(base) else {}
-    return found
-
-
-def _own_docstrings(kind: type) -> dict[str, str]:
+    """Return the text below each field that a class itself defines."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     except (OSError, TypeError, SyntaxError):  # defined at a prompt, or by a decorator

@@ -7,7 +7,6 @@ device would fill its memory, and a link may point out of the folder.
 import json
 import os
 import stat
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +73,16 @@ def parse_json(text: str | bytes) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     level, depth = [value], 0
-    while level := [inner for one in level if isinstance(one, dict | list) for inner in _inside(one)]:
+    while level := [
+        inner
+        for one in level
+        if isinstance(one, dict | list)
+        for inner in (one.values() if isinstance(one, dict) else one)
+    ]:
         depth += 1
         if depth > DEEPEST:
             raise ValueError("it is nested too deeply")
     return value
-
-
-def _inside(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value
 
 
 TRACKERS_FOLDERS = ("tensorboard", "wandb", "trackio")

@@ -11,12 +11,8 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     add("--out", type=Path, default=Path("bench.json"), metavar="FILE", help="results file (default: bench.json)")
     add_device(parser)
-    add(
-        "--precision",
-        choices=("tf32", "float32", "bf16"),
-        default="tf32",
-        help="precision of matrix products on a GPU (default: tf32)",
-    )
+    modes = ("tf32", "float32", "bf16")
+    add("--precision", choices=modes, default="tf32", help="precision of matrix products on a GPU (default: tf32)")
     add("--seconds", type=number, default=0.5, metavar="S", help="time for each arm, each turn (default: 0.5)")
     add("--growth", action="store_true", help="GPU: also speed by number of seeds, width and length")
     add(

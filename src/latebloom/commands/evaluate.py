@@ -13,12 +13,11 @@ READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
-    parser.add_argument(
-        "--lengths", metavar="LENGTHS", help="lengths to test, such as 25,50,100 or 25,50,...,400 (default: the run's)"
-    )
-    parser.add_argument("--sequences", type=integer, metavar="N", help="sequences per length (default: the run's)")
-    parser.add_argument(
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="folder of the run")
+    add("--lengths", metavar="LENGTHS", help="lengths to test, such as 25,50,100 or 25,50,...,400 (default: the run's)")
+    add("--sequences", type=integer, metavar="N", help="sequences per length (default: the run's)")
+    add(
         "--json",
         type=Path,
         metavar="FILE",

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: Parser) -> None:
+    add = parser.add_argument
     add_overrides(parser, "training.steps=500 or delay=none")
-    parser.add_argument("--recipe", metavar="NAME", help="start from a named recipe; `latebloom list` shows them")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="start from a JSON file; - for standard input")
+    add("--recipe", metavar="NAME", help="start from a named recipe; `latebloom list` shows them")
+    add("--config", type=Path, metavar="FILE", help="start from a JSON file; - for standard input")
     add_out(parser, "folder of the run (default: runs/NAME-HASH); given alone, what is in it continues")
-    parser.add_argument("--seed", type=integer, metavar="N", help="seed of weights and data, instead of the recipe's")
-    parser.add_argument(
+    add("--seed", type=integer, metavar="N", help="seed of weights and data, instead of the recipe's")
+    add(
         "--seeds",
         type=integer,
         metavar="N",
@@ -26,15 +27,13 @@ def add_arguments(parser: Parser) -> None:
     )
     add_device(parser)
     add_imports(parser)
-    parser.add_argument(
+    add(
         "--track",
         metavar="tensorboard|wandb|trackio",
         help="send curves to a tracker while the run trains; each tracker is an extra to install",
     )
-    parser.add_argument(
-        "--yes", action="store_true", help="train a run that needs more memory than the machine has, as far as it gets"
-    )
-    parser.add_argument(
+    add("--yes", action="store_true", help="train a run that needs more memory than the machine has, as far as it gets")
+    add(
         "--dry-run",
         action="store_true",
         help="print the configuration as JSON, what would be trained and about how long it takes; train nothing",

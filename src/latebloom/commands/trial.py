@@ -55,20 +55,7 @@ def run(options: Namespace) -> None:
     from latebloom.report.tables import print_table
     from latebloom.report.terminal import say
 
-    names = (
-        "model",
-        "minutes",
-        "seeds",
-        "until",
-        "context",
-        "batch",
-        "learning_rate",
-        "vocabulary",
-        "traces",
-        "processes",
-    )
-    given = {name: getattr(options, name) for name in names}
-    settings = Trial(overrides=tuple(options.overrides), include=tuple(options.include), **given)
+    settings = Trial(**{name: value for name, value in vars(options).items() if name not in ("data", "out")})
     out = options.out or Path("trial")
     with Work(visible=True) as work:
         found = run_trial(options.data, out, settings, work)

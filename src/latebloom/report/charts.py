@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from latebloom.engine.files import make_folder, write_file
-from latebloom.errors import DISK_IS_FULL, ConfigError, printable, unknown
+from latebloom.errors import ConfigError, printable, refuse_unwritable, unknown
 from latebloom.evaluation.result import CLAIM, Evaluation
 from latebloom.report.names import shown_name
 
@@ -58,13 +58,9 @@ def save_chart(spec: Spec, *paths: Path) -> None:
         form = path.suffix.lstrip(".").lower()
         if form not in content:
             raise unknown("plot", str(path), [f"*.{known}" for known in content])
-        try:
+        with refuse_unwritable("plot", path):
             make_folder(path.parent)
             write_file(path, content[form]())
-        except OSError as error:
-            if error.errno in DISK_IS_FULL:
-                raise
-            raise ConfigError(f"plot: {path} cannot be written ({error.strerror})") from None
 
 
 def as_svg(spec: Spec) -> str:

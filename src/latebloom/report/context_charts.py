@@ -32,27 +32,24 @@ def context_chart(
     y_scale = {"domain": list(domain)} if domain else {"zero": False}
     y = quantity("value", title=unit, scale=y_scale, axis={"format": "%" if is_share else "~r", "tickCount": 6})
     legend = {"title": None, "orient": "top", "symbolOpacity": 1} if len(names) > 1 else None
-    color = nominal("line", scale={"domain": names}, legend=legend)
-    dashes = nominal("line", scale={"domain": names, "range": list(DASHES[: len(names)])}, legend=legend)
-    shapes = nominal("line", scale={"domain": names, "range": list(SHAPES[: len(names)])}, legend=legend)
-    tooltip = [
-        nominal("line", title="arm"),
-        quantity("context"),
-        quantity("value", format=".1%" if is_share else ".3f"),
-    ]
-    tooltip.append(nominal("interval", title="95% interval"))
+    color, dashes, shapes = (
+        nominal(
+            "line", scale={"domain": names} | ({"range": list(values[: len(names)])} if values else {}), legend=legend
+        )
+        for values in ((), DASHES, SHAPES)
+    )
+    value = quantity("value", format=".1%" if is_share else ".3f")
+    about = [nominal("line", title="arm"), quantity("context"), value, nominal("interval", title="95% interval")]
     place = {"x": x, "y": y, "color": color}
     band = {"x": x, "y": quantity("low", title=""), "y2": {"field": "high"}, "color": color}
     layers = [
         layer({"type": "area", "opacity": 0.2}, band, transform=[{"filter": "datum.low !== null"}]),
         layer({"type": "line", "strokeWidth": 2.5}, place | {"strokeDash": dashes}),
         layer(
-            {"type": "point", "filled": True, "size": 60, "opacity": 0.9}, place | {"shape": shapes, "tooltip": tooltip}
+            {"type": "point", "filled": True, "size": 60, "opacity": 0.9}, place | {"shape": shapes, "tooltip": about}
         ),
     ]
     if level is not None:
-        rule = layer(
-            {"type": "rule", "style": "guide", "strokeDash": [5, 4]}, {"y": quantity("at")}, {"values": [{"at": level}]}
-        )
-        layers.insert(0, rule)
+        rule = {"type": "rule", "style": "guide", "strokeDash": [5, 4]}
+        layers.insert(0, layer(rule, {"y": quantity("at")}, {"values": [{"at": level}]}))
     return layered(layers, list(points), title, height)

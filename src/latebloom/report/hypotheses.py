@@ -43,16 +43,13 @@ def verdicts(panels: Sequence[Panel]) -> Verdicts | None:
         return None
     sentences, rows = [], []
     for number, (hypothesis, judged) in enumerate(judge(hypotheses, panels), start=1):
-        sentences.append(
-            f"Hypothesis {number}, {overall(judged)}: {hypothesis.claim} It is refuted if {hypothesis.refuted_if}"
-        )
-        rows += [
-            (Cell(str(number)), Cell(describe(one.prediction)), Cell(one.seen), Cell(one.verdict)) for one in judged
-        ]
+        verdict, claim = overall(judged), hypothesis.claim
+        sentences.append(f"Hypothesis {number}, {verdict}: {claim} It is refuted if {hypothesis.refuted_if}")
+        rows += [(str(number), describe(one.prediction), one.seen, one.verdict) for one in judged]
     table = Table(
         title=f"Hypotheses, stated before the runs: {panels[0].study}",
         head=("hypothesis", "prediction", "seen", "verdict"),
-        rows=tuple(rows),
+        rows=tuple(tuple(map(Cell, row)) for row in rows),
         note=(
             "A hypothesis is supported if all of its predictions are, refuted if one of them is, and else undecided. A "
             "difference of at least so many points is supported if it is that large and significant "
@@ -75,18 +72,14 @@ def judge(hypotheses: Sequence[Hypothesis], panels: Sequence[Panel]) -> Iterator
     compared = [_compare(one, panels) for one in predicted]
     corrected = iter(holm([one for one in compared if one is not None]))
     found = {id(one): None if pair is None else next(corrected) for one, pair in zip(predicted, compared, strict=True)}
+
+    def judged(one: Prediction) -> Judged:
+        if isinstance(one, Difference):
+            return judge_difference(one, found[id(one)])
+        return judge_loss(one, panels) if isinstance(one, LossChange) else _judge_level(one, panels)
+
     for hypothesis in hypotheses:
-        yield (
-            hypothesis,
-            [
-                judge_difference(one, found[id(one)])
-                if isinstance(one, Difference)
-                else judge_loss(one, panels)
-                if isinstance(one, LossChange)
-                else _judge_level(one, panels)
-                for one in hypothesis.predictions
-            ],
-        )
+        yield hypothesis, list(map(judged, hypothesis.predictions))
 
 
 def overall(judged: Sequence[Judged]) -> Verdict:

@@ -6,7 +6,7 @@ from latebloom.report.charts import Spec
 from latebloom.report.context_charts import context_chart, context_point
 from latebloom.report.panel import Panel
 from latebloom.report.statistics import Estimate, student_interval
-from latebloom.report.study_tables import times
+from latebloom.report.study_tables import estimate_cell, times
 from latebloom.report.tables import EMPTY, Cell, Table
 from latebloom.results.stated import LossChange
 
@@ -56,10 +56,7 @@ def loss_table(panel: Panel) -> Table:
 
 def _nats(panel: Panel, arm: str, length: int) -> Cell:
     values = panel.losses(arm, [length])
-    if not values:
-        return EMPTY
-    found = student_interval(values.values())
-    return Cell(f"{found.mean:.3f}", "" if found.low is None else f"{found.low:.3f}, {found.high:.3f}")
+    return estimate_cell(student_interval(values.values()), ".3f") if values else EMPTY
 
 
 def loss_changes_table(panel: Panel) -> Table | None:
@@ -71,8 +68,7 @@ def loss_changes_table(panel: Panel) -> Table | None:
             for length in panel.lengths:
                 change = LossChange(task=panel.task, arm=arm, baseline=other, at=length / panel.training_length)
                 found = loss_change(change, panel)
-                interval = "" if found is None or found.low is None else f"{found.low:+.3f}, {found.high:+.3f}"
-                cells.append(EMPTY if found is None else Cell(f"{found.mean:+.3f}", interval))
+                cells.append(EMPTY if found is None else estimate_cell(found, "+.3f"))
             rows.append((Cell(arm), Cell(other), *cells))
     if not rows:
         return None

@@ -13,7 +13,8 @@ from latebloom.evaluation.result import HOLDS_AT
 from latebloom.probes.ablation import ATTENTION_OFF, INTACT
 from latebloom.probes.interference import conflicts, mean_cosine
 from latebloom.probes.sharpness import MAJORITY, best_head_weights, majority_lost
-from latebloom.report.statistics import Estimate, mean_interval, paired
+from latebloom.report.statistics import mean_interval, paired
+from latebloom.report.study_tables import estimate_cell
 from latebloom.results.probes import Probed
 
 MARGIN = 0.1
@@ -95,19 +96,16 @@ def _accuracy(run: Probed, change: str, answer: str | None) -> float | None:
     return found[0] if found else None
 
 
-def _said(found: Estimate, form: str = ".1%") -> str:
+def _said(values: Iterable[float], form: str = ".1%", scale: float = 1, unit: str = "") -> str:
     """Say a mean with its interval; that of one run has none."""
-    if found.low is None or found.high is None:
-        return f"{found.mean:{form}}"
-    return f"{found.mean:{form}} [{found.low:{form}}, {found.high:{form}}] over {found.seeds} seeds"
+    found = mean_interval(values)
+    cell = estimate_cell(found, form, scale)
+    return f"{cell.plain}{unit}{f' over {found.seeds} seeds' * bool(cell.interval)}"
 
 
 def _points(values: Iterable[float]) -> str:
     """Say the mean of differences of shares, in percentage points."""
-    found = mean_interval(100 * value for value in values)
-    if found.low is None or found.high is None:
-        return f"{found.mean:.1f} percentage points"
-    return f"{found.mean:.1f} [{found.low:.1f}, {found.high:.1f}] percentage points over {found.seeds} seeds"
+    return _said(values, ".1f", 100, " percentage points")
 
 
 def _shortcut(tables: Tables, state_answer: str | None) -> Verdict:
@@ -153,7 +151,7 @@ def _positions(tables: Tables) -> list[str]:
         if shares:
             groups.setdefault(run.training, []).append(max(shares))
     return [
-        f"In {name} runs, distance alone explains {_said(mean_interval(shares))} of the pattern of the head that "
+        f"In {name} runs, distance alone explains {_said(shares)} of the pattern of the head that "
         "follows distance most."
         for name, shares in groups.items()
     ]
@@ -184,8 +182,8 @@ def _gradients(tables: Tables, state_answer: str | None) -> Verdict:
     sentences = _left_out(runs, groups, f"they have not learned the {state_answer}, or attention took no part")
     for name in groups:
         shares = {
-            column: _said(mean_interval([share for run in runs if run.training == name and run.config_hash in learned
-                                         and (share := conflicts(run.table, column)) is not None]))
+            column: _said([share for run in runs if run.training == name and run.config_hash in learned
+                           and (share := conflicts(run.table, column)) is not None])
             for column in ("alone_with", "alone_without", "cosine")
         }  # fmt: skip
         sentences += [
@@ -199,7 +197,7 @@ def _gradients(tables: Tables, state_answer: str | None) -> Verdict:
     which = "joint" if "joint" in groups else "delayed"
     sentences.append(
         "The gradient without attention points better towards that goal than the joint one by a cosine of "
-        f"{_said(mean_interval(groups[which].values()), '.3f')} in {which} runs."
+        f"{_said(groups[which].values(), '.3f')} in {which} runs."
     )
     return _decided(mechanism, f"this cosine in {which} runs", groups[which], (*_state(tables), *sentences))
 
@@ -214,7 +212,7 @@ def _state(tables: Tables) -> list[str]:
         groups.setdefault(run.training, []).extend(found)
     return [
         f"At length {longest} a linear classifier reads the state from the recurrence of {name} runs with an accuracy "
-        f"of {_said(mean_interval(values))}."
+        f"of {_said(values)}."
         for name, values in groups.items()
         if values
     ]

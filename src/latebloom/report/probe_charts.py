@@ -21,8 +21,8 @@ from latebloom.results.probes import Probed
 
 MOST_POINTS, MOST_CELLS = 40, 16
 """Points of a line, and columns of a map, in a chart that averages neighbours."""
-CELL, LABEL = 20, 12
-"""The height of a row of a map, and pixels of a line of text."""
+CELL = 20
+"""The height of a row of a map, in pixels."""
 BUTTON = 20
 """Pixels between the title of a map and its cells, so that the page's button for saving the chart covers none."""
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from latebloom.errors import ConfigError
+from latebloom.errors import refuse_unwritable
 from latebloom.probes.probe import Probe
 from latebloom.report.charts import Spec, save_chart
 from latebloom.report.mechanisms import RULE
@@ -45,11 +45,9 @@ def write_page(sections: Mapping[Key, ProbeSection], results: ProbeResults, out:
         page.add("</section>")
         pictures |= section.pictures(stem)
     _add_skipped(page, results)
-    try:
+    with refuse_unwritable("out", out):
         out.mkdir(parents=True, exist_ok=True)
         (out / "index.html").write_text(page.html())
-    except OSError as error:
-        raise ConfigError(f"out: {out} cannot be written ({error.strerror})") from None
     for name, chart in pictures.items():
         save_chart(chart, out / "figures" / f"{name}.svg", out / "figures" / f"{name}.png")
     return out / "index.html"

@@ -13,6 +13,7 @@ from latebloom.report.mechanisms import Tables, Verdict, compared_arms, verdicts
 from latebloom.report.page import Page
 from latebloom.report.probe_charts import draw
 from latebloom.report.statistics import mean_interval
+from latebloom.report.study_tables import estimate_cell
 from latebloom.report.tables import EMPTY, Cell, Table, as_html
 from latebloom.results.probes import Probed
 
@@ -90,17 +91,9 @@ def measured_once(runs: Sequence[Probed], arms: Sequence[str]) -> Table:
         for part in dict.fromkeys(row["part"] for row in records):
             of_part = [row for row in records if row["part"] == part]
             numbers = ([row[name] for row in of_part if row[name] is not None] for name in ONCE)
-            rows.append((Cell(arm), Cell(part), *map(_mean, numbers)))
+            means = (estimate_cell(mean_interval(values), ".3g") if values else EMPTY for values in numbers)
+            rows.append((Cell(arm), Cell(part), *means))
     return Table("Gradients, measured once", ("arm", "part of the loss", *ONCE.values()), tuple(rows), names=2)
-
-
-def _mean(values: Sequence[float]) -> Cell:
-    if not values:
-        return EMPTY
-    found = mean_interval(values)
-    if found.low is None or found.high is None:
-        return Cell(f"{found.mean:.3g}")
-    return Cell(f"{found.mean:.3g}", f"{found.low:.3g}, {found.high:.3g}")
 
 
 def add_probe_section(page: Page, stem: str, section: ProbeSection) -> None:

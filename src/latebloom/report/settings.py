@@ -13,7 +13,7 @@ from latebloom.report.panel import Panel
 from latebloom.report.study_tables import percent
 from latebloom.report.tables import EMPTY, Cell, Table, join_words
 from latebloom.results.record import CHOICE, RunRecord
-from latebloom.results.settings import settings_in, settings_in_all
+from latebloom.results.settings import settings_in_all
 
 Settings = dict[str, str]
 """A configuration as `field: value`, with the names that overrides use."""
@@ -42,7 +42,7 @@ def differences_table(panel: Panel) -> Table | None:
 
 def run_settings(run: RunRecord) -> Settings:
     """Return the settings of a run without the seed; empty if its configuration is not JSON."""
-    return _without_seed(settings_in(run.config))
+    return _without_seed(settings_in_all([run.config])[0])
 
 
 def _without_seed(settings: dict[str, Any]) -> Settings:

@@ -157,13 +157,11 @@ def smallest_p(seeds: int) -> float:
     return 1 / (FLIPS_DRAWN + 1) if seeds > EXACT_UP_TO else min(1.0, 2.0 ** (1 - seeds))
 
 
-def sign_flip_test(differences: np.ndarray) -> float:
-    """Return the p value of the two-sided sign-flip permutation test of the mean paired difference."""
-    return sign_flip_tests([differences])[0]
-
-
 def sign_flip_tests(several: Sequence[np.ndarray]) -> list[float]:
-    """Return the p value of each of several tests; those of one size share their random flips."""
+    """Return the p value of the two-sided sign-flip permutation test of the mean of each of several paired differences.
+
+    Tests of one size share their random flips.
+    """
     found = [1.0] * len(several)
     random: dict[int, list[int]] = {}
     for number, differences in enumerate(several):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from latebloom.engine.files import make_folder, write_file
-from latebloom.errors import DISK_IS_FULL, ConfigError, catch_write_errors, printable
+from latebloom.errors import ConfigError, catch_write_errors, printable, refuse_unwritable
 from latebloom.reading import find_link
 from latebloom.report.charts import save_chart
 from latebloom.report.compared import comparison_tables, comparisons, switch_table
@@ -111,7 +111,7 @@ def write_report(sections: Sequence[Section], out: Path) -> Path:
         raise ConfigError(f"out: {link}; a report is not written through links, choose another folder")
     start_bundling()
     with catch_write_errors(out):
-        try:
+        with refuse_unwritable("out", out):
             for folder in (out / "figures", out / "tables"):
                 make_folder(folder)
             for section in sections:
@@ -119,10 +119,6 @@ def write_report(sections: Sequence[Section], out: Path) -> Path:
                 for name, table in (stated | section.tables).items():
                     write_file(out / "tables" / f"{section.name}-{name}.md", as_markdown(table).encode())
                     write_file(out / "tables" / f"{section.name}-{name}.tex", as_latex(table).encode())
-        except OSError as error:
-            if error.errno in DISK_IS_FULL:
-                raise
-            raise ConfigError(f"out: {out} cannot be written ({error.strerror})") from None
         for section in sections:
             stems: list[str] = []
             for figure in section.figures:

@@ -56,11 +56,11 @@ def _reach(evaluations: list[Evaluation]) -> tuple[Cell, ...]:
     if not evaluations:
         return (EMPTY,) * 6
     reaches = [evaluation.reach for evaluation in evaluations]
-    over = mean_interval(reaches)
+    over = estimate_cell(mean_interval(reaches), ".3g")
     tested = [evaluation for evaluation in evaluations if evaluation.cliff_tested]
     cliffs = [evaluation.cliff for evaluation in tested if evaluation.cliff is not None]
     return (
-        Cell(f"{over.mean:.3g}x", "" if over.low is None else f"{over.low:.3g}, {over.high:.3g}"),
+        Cell(f"{over.text}x", over.interval),
         Cell(f"{min(reaches):.3g}x"),
         Cell(f"{max(reaches):.3g}x"),
         _share(sum(held_length(one.counts) == max(one.lengths) for one in evaluations), len(evaluations)),
@@ -98,6 +98,12 @@ def percent(value: float | None, low: float | None = None, high: float | None = 
     return Cell(f"{value:.1%}", "" if low is None or high is None else f"{100 * low:.1f}, {100 * high:.1f}")
 
 
+def estimate_cell(estimate: Estimate, form: str, scale: float = 1) -> Cell:
+    """Return a mean with its interval, if there is one, in a format of numbers."""
+    ends = [f"{scale * end:{form}}" for end in (estimate.low, estimate.high) if end is not None]
+    return Cell(f"{scale * estimate.mean:{form}}", ", ".join(ends))
+
+
 def accuracy_cell(panel: Panel, arm: str, length: int) -> Cell:
     """Return an arm's accuracy with its interval, and the number of seeds if not all of them were tested."""
     estimate = panel.estimate(arm, length)
@@ -115,8 +121,7 @@ def times(panel: Panel, length: int) -> str:
 
 def points(estimate: Estimate) -> Cell:
     """Return a difference of accuracies in percentage points."""
-    ends = [f"{100 * end:+.1f}" for end in (estimate.low, estimate.high) if end is not None]
-    return Cell(f"{100 * estimate.mean:+.1f}", ", ".join(ends))
+    return estimate_cell(estimate, "+.1f", 100)
 
 
 def p_value(p: float) -> str:

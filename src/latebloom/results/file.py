@@ -6,13 +6,14 @@ that failed has one row without a length. An answer NAME of a task has the colum
 the column queries_NAME if a sequence has several scored queries of it. The metadata hold a digest of the whole file.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from latebloom.engine.files import digest, make_folder, write_file
-from latebloom.errors import DISK_IS_FULL, ResultsError, catch_write_errors
+from latebloom.errors import ResultsError, catch_write_errors, refuse_unwritable
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.result import Evaluation
 from latebloom.reading import read_plain
@@ -89,14 +90,9 @@ def write_results(path: Path, records: Sequence[RunRecord]) -> None:
     frame = pl.concat(frames, rechunk=True) if frames else pl.DataFrame(schema=columns)
     frame.write_parquet(content, compression="zstd", metadata={MARK: FORMAT, DIGEST: _ZEROS})
     sealed = _sealed(content.getvalue())
-    with catch_write_errors(path):
-        try:
-            make_folder(path.parent)
-            write_file(path, sealed)
-        except OSError as error:
-            if error.errno in DISK_IS_FULL:
-                raise
-            raise ResultsError(f"results: {path} cannot be written ({error.strerror})") from None
+    with catch_write_errors(path), refuse_unwritable("results", path, ResultsError):
+        make_folder(path.parent)
+        write_file(path, sealed)
 
 
 def _sealed(content: bytes) -> bytes:
@@ -133,15 +129,25 @@ def read_results(paths: Sequence[Path]) -> list[RunRecord]:
     return records
 
 
+@contextmanager
+def refuse_unreadable(field: str, path: Path) -> Iterator[None]:
+    """Raise ResultsError if a file cannot be read, or is no parquet file."""
+    from polars.exceptions import PanicException, PolarsError
+
+    try:
+        yield
+    except OSError as error:
+        raise ResultsError(f"{field}: {path} cannot be read ({error.strerror})") from None
+    except (PolarsError, PanicException):  # polars panics on some damaged files
+        raise ResultsError(f"{field}: {path} is not a parquet file, or a damaged one") from None
+
+
 def read_frame(path: Path) -> "polars.DataFrame":
     """Read one file as a table, and check its format."""
     import polars as pl
 
-    try:
+    with refuse_unreadable("results", path):
         content = read_plain(path, follow=True)
-    except OSError as error:
-        raise ResultsError(f"results: {path} cannot be read ({error.strerror})") from None
-    try:
         marks = pl.read_parquet_metadata(BytesIO(content))
         mark, seal = marks.get(MARK), marks.get(DIGEST, _ZEROS)
         if seal != _ZEROS and not is_sealed(content, seal):
@@ -150,8 +156,6 @@ def read_frame(path: Path) -> "polars.DataFrame":
                 "to write it anew"
             )
         frame = pl.read_parquet(BytesIO(content))
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):  # polars panics on some damaged files
-        raise ResultsError(f"results: {path} is not a parquet file, or a damaged one") from None
     if mark is None:
         raise ResultsError(f"results: {path} is a parquet file of something else; it has no mark {MARK}")
     if mark != FORMAT:
@@ -249,11 +253,8 @@ def _evaluation(rows: list[dict[str, Any]]) -> Evaluation:
         queries = {name: row[f"queries_{name}"] for name in chance if row.get(f"queries_{name}") is not None}
         totals = {name: total * queries.get(name, 1) for name in chance}
         right = {name: round(row[f"accuracy_{name}"] * totals[name]) for name in chance}
-        if (
-            not 0 <= row["correct"] <= total
-            or not all(0 <= right[name] <= totals[name] for name in chance)
-            or total < 1
-        ):
+        is_possible = total >= 1 and 0 <= row["correct"] <= total
+        if not is_possible or not all(0 <= right[name] <= totals[name] for name in chance):
             raise ValueError("a count is larger than its total")
         counts.append(Count(row["length"], total, row["correct"], right, queries))
     losses = {row["length"]: row[LOSS] for row in rows if row.get(LOSS) is not None}

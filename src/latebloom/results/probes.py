@@ -11,10 +11,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from latebloom.errors import LatebloomError, ResultsError
+from latebloom.errors import LatebloomError, ResultsError, refuse_unwritable
 from latebloom.probes.table import Column, Table
 from latebloom.reading import read_plain
-from latebloom.results.file import RESULTS_FILE
+from latebloom.results.file import RESULTS_FILE, refuse_unreadable
 from latebloom.results.record import RunRecord
 
 if TYPE_CHECKING:
@@ -65,11 +65,9 @@ def write_probe(path: Path, name: str, columns: Sequence[Column], runs: Sequence
     content = BytesIO()
     frame = pl.DataFrame(rows, schema=schema(columns))
     frame.write_parquet(content, compression="zstd", metadata={MARK: FORMAT, NAME: name})
-    try:
+    with refuse_unwritable("probe", path, ResultsError):
         make_folder(path.parent)
         write_file(path, content.getvalue())
-    except OSError as error:
-        raise ResultsError(f"probe: {path} cannot be written ({error.strerror})") from None
 
 
 def split_paths(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -137,15 +135,10 @@ def read_probe(path: Path, columns: Mapping[str, Sequence[Column]]) -> tuple[str
     """Return the probe of a file and the tables in it, given the columns of every known probe."""
     import polars as pl
 
-    try:
+    with refuse_unreadable("probe", path):
         content = read_plain(path, follow=True)
-    except OSError as error:
-        raise ResultsError(f"probe: {path} cannot be read ({error.strerror})") from None
-    try:
         about = pl.read_parquet_metadata(BytesIO(content))
         frame = pl.read_parquet(BytesIO(content))
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):  # polars panics on some damaged files
-        raise ResultsError(f"probe: {path} is not a parquet file, or a damaged one") from None
     name = about.get(NAME, "")
     if about.get(MARK) != FORMAT or name not in columns:
         raise ResultsError(f"probe: {path} holds no results of a probe that is known: {', '.join(columns)}")

@@ -22,13 +22,9 @@ def flat(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix[:-1], config
 
 
-def settings_in(text: str) -> dict[str, Any]:
-    """Return the settings of a configuration that was written as JSON; empty if it is not JSON."""
-    return settings_in_all([text])[0]
-
-
 def settings_in_all(texts: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the settings of several configurations, to be compared.
+    """Return the settings of several configurations that were written as JSON, to be compared; empty for one that is
+    not JSON.
 
     Fields that are newer than a configuration have their defaults. If this version cannot read all of the
     configurations, all are returned as they were written.

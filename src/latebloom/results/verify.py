@@ -1,6 +1,6 @@
 """Whether run folders, study folders and results files are as they were written."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +13,6 @@ from latebloom.engine.pause import pause_steps, read_pause
 from latebloom.errors import CheckpointError, LatebloomError, ResultsError
 from latebloom.reading import find_link
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, has_digest, read_results
-
-STUDY_FILES = (RESULTS_FILE, TUNING_FILE)
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ def verify(path: Path) -> Iterator[Verified]:
         yield _verify_run(RunFolder(path))
         return
     runs = [RunFolder(file.parent) for file in sorted(path.rglob("config.json")) if (file.parent / ".lock").exists()]
-    files = [path / name for name in STUDY_FILES if (path / name).exists()]
+    files = [path / name for name in (RESULTS_FILE, TUNING_FILE) if (path / name).exists()]
     if not runs and not files:
         raise ResultsError(f"verify: {path} holds neither runs nor results")
     yield from map(_verify_run, runs)
@@ -52,7 +50,7 @@ def repair(path: Path) -> str | None:
     if not folder.config_file.exists():
         return None
     config, saved = folder.read_config(), complete_checkpoints(folder.checkpoints)
-    whole = [one for one in saved if not _damage_of(folder, one)]
+    whole = [one for one in saved if not _damage(_check_checkpoint, folder, one)]
     is_sound = folder.is_finished and not damaged_files(path)
     if not whole and not is_sound:
         return None
@@ -76,8 +74,8 @@ def _verify_run(folder: RunFolder) -> Verified:
     try:
         folder.read_config()
         saved = complete_checkpoints(folder.checkpoints)
-        problems += [damage for one in saved if (damage := _damage_of(folder, one))]
-        problems += [damage for step in pause_steps(folder) if (damage := _damage_of_pause(folder, step))]
+        problems += [damage for one in saved if (damage := _damage(_check_checkpoint, folder, one))]
+        problems += [damage for step in pause_steps(folder) if (damage := _damage(read_pause, folder, step))]
     except LatebloomError as error:
         problems.append(str(error))
     if not folder.is_finished:
@@ -95,17 +93,14 @@ def _verify_run(folder: RunFolder) -> Verified:
     return Verified(folder.path, tuple(problems), note)
 
 
-def _damage_of(folder: RunFolder, checkpoint: Path) -> str:
-    try:
-        load_checkpoint(checkpoint, folder.hashes(folder.read_config()))
-    except CheckpointError as error:
-        return str(error)
-    return ""
+def _check_checkpoint(folder: RunFolder, checkpoint: Path) -> None:
+    load_checkpoint(checkpoint, folder.hashes(folder.read_config()))
 
 
-def _damage_of_pause(folder: RunFolder, step: int) -> str:
+def _damage(check: Callable[..., object], *what: object) -> str:
+    """Return why a checkpoint or a pause is refused; empty if it is sound."""
     try:
-        read_pause(folder, step)
+        check(*what)
     except CheckpointError as error:
         return str(error)
     return ""

@@ -11,16 +11,7 @@ from latebloom.delay.triggers import when_beyond
 from latebloom.results.stated import Difference, Hypothesis, Level
 from latebloom.studies.plan import Arm, Plan, Scale, study
 from latebloom.studies.scales import SIZES as PAPER
-from latebloom.studies.scales import (
-    Size,
-    at_rate,
-    base_config,
-    delayed,
-    fresh_seeds,
-    halving,
-    rate_axis,
-    with_state_noise,
-)
+from latebloom.studies.scales import Size, at_rate, base_config, delayed, fresh_plan, rate_axis, with_state_noise
 from latebloom.tasks import ConditionalMQAR, CoupledKey, CoupledValue, ParityRecall, Recall, StateBasedRecall, Task
 
 TASKS: dict[str, Task] = {
@@ -58,13 +49,7 @@ def coupling(scale: Scale) -> Plan:
     arms = [arm for group, task in TASKS.items() for arm in _arms(size, group, task)]
     joint = base_config(size, Recall(keys=256))
     arms += [_arm(size, "joint", joint, CONTROL), _arm(size, "dat", delayed(joint), CONTROL, control=True)]
-    return Plan(
-        arms,
-        fresh_seeds(size.seeds),
-        rounds=halving(size, {0.5: 1} if scale == "tiny" else ROUNDS),
-        hypotheses=_hypotheses(),
-        speed=SPEED,
-    )
+    return fresh_plan(scale, size, arms, ROUNDS, _hypotheses(), SPEED)
 
 
 def _arms(size: Size, group: str, task: Task) -> list[Arm]:

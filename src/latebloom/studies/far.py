@@ -20,8 +20,8 @@ from latebloom.studies.scales import (
     base_config,
     composite,
     delayed,
+    fresh_plan,
     fresh_seeds,
-    halving,
     rate_axis,
     staged,
     with_attention,
@@ -57,13 +57,7 @@ def far(scale: Scale) -> Plan:
         *_arms(size, composite(), "composite"),
         *_arms(away, far_task, "two-token keys", fresh_seeds(FAR_SEEDS[scale])),
     ]
-    return Plan(
-        arms,
-        fresh_seeds(size.seeds),
-        rounds=halving(size, {0.5: 1} if scale == "tiny" else ROUNDS),
-        hypotheses=_hypotheses(scale),
-        speed=SPEED,
-    )
+    return fresh_plan(scale, size, arms, ROUNDS, _hypotheses(scale), SPEED)
 
 
 def _arms(size: Size, task: Task, group: str, seeds: Sequence[int] = ()) -> list[Arm]:
@@ -76,17 +70,11 @@ def _arms(size: Size, task: Task, group: str, seeds: Sequence[int] = ()) -> list
         "dat (plain)": [at_rate(with_training(plain, weigh=w), rate) for rate, w in product(rates, weighings)],
         "dat (tuned)": _grid(size, staged(run)),
     }
+    axes = dict.fromkeys(arms, rate_axis(size.rates)) | {"dat (plain)": rate_axis(rates)}
+    against = dict.fromkeys(arms, "joint") | {"joint": ()}
     return [
-        Arm(
-            name,
-            choices[0],
-            tuple(choices),
-            group=group,
-            seeds=seeds,
-            against=() if name == "joint" else "joint",
-            axis=rate_axis(rates if name == "dat (plain)" else size.rates),
-        )
-        for name, choices in arms.items()
+        Arm(name, tried[0], tuple(tried), group=group, seeds=seeds, against=against[name], axis=axes[name])
+        for name, tried in arms.items()
     ]
 
 

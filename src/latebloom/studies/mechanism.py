@@ -4,10 +4,8 @@ The arms are joint training and DAT as the study `paper` tunes them, on the comp
 where nothing is to be recalled. The runs are probed at the end, and the report has the verdicts.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from latebloom.config import RunConfig
 from latebloom.models.settings import hybrid
 from latebloom.studies.paper import grid
 from latebloom.studies.plan import Arm, Plan, Scale, study
@@ -28,14 +26,7 @@ def mechanism(scale: Scale) -> Plan:
 
 
 def _arms(size: Size, task: Task) -> list[Arm]:
-    joint = base_config(size, task, hybrid(width=size.width, **ATTENTION))
-    return [
-        _arm("joint", joint, size),
-        _arm("dat", staged(joint), size, against="joint"),
-    ]
-
-
-def _arm(name: str, run: RunConfig, size: Size, against: str | tuple[str, ...] = ()) -> Arm:
     every = min(PROBE_EVERY, max(1, size.steps // 20))
-    choices: Sequence[RunConfig] = [with_training(choice, probe_every=every) for choice in grid(size, run)]
-    return Arm(name, with_training(run, probe_every=every), tuple(choices), against=against)
+    joint = with_training(base_config(size, task, hybrid(width=size.width, **ATTENTION)), probe_every=every)
+    dat = staged(joint)
+    return [Arm("joint", joint, grid(size, joint)), Arm("dat", dat, grid(size, dat), against="joint")]

@@ -10,7 +10,7 @@ Run the studies in a file with `latebloom study my_file.py`.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal, get_args
@@ -185,17 +185,17 @@ class Plan:
     def gpu_minutes(self) -> float:
         """The cost of all runs at `speed`, without their tests, if every round drops choices and no range is
         extended."""
-        return self._minutes(self._tuning_steps_of)
+        return self._minutes()
 
     @property
     def most_gpu_minutes(self) -> float:
         """The same if no round that ends early drops a choice, and every range is extended as far as it can be."""
-        return self._minutes(self._most_tuning_steps_of)
+        return self._minutes(most=True)
 
-    def _minutes(self, tuning_steps: Callable[[Arm], tuple[list[int], int]]) -> float:
+    def _minutes(self, most: bool = False) -> float:
         steps = 0.0
         for arm in self.arms:
-            begun, going_on = tuning_steps(arm)
+            begun, going_on = self._tuning_steps_of(arm, most=most)
             reported = arm.config.training.steps * len(self.seeds_of(arm))
             steps += arm.cost * (reported + sum(begun) + going_on)
         return steps / self.speed / 60
@@ -234,20 +234,7 @@ class Plan:
 
     def tuning_count_of(self, arm: Arm) -> int:
         """Return the number of runs for tuning of an arm, if no choice fails."""
-        return sum(count * len(one.seeds) for one, count in self._rounds_of(arm))
-
-    def _rounds_of(
-        self, arm: Arm, known: tuple[int, int] | None = None, at_chance: bool = False
-    ) -> Iterator[tuple[Round, int]]:
-        """Yield each round and the number of choices in it, if none fails.
-
-        The number is `known` of one round, by its index; with `at_chance`, no round that ends early drops a choice.
-        """
-        count = len(arm.choices)
-        for number, one in enumerate(self.tuning):
-            count = known[1] if known is not None and known[0] == number else count
-            yield one, count
-            count = count if at_chance and one.share < 1 else one.kept(count)
+        return len(self._tuning_steps_of(arm)[0])
 
     def tuning_steps(self, after: int = 0, left: Mapping[tuple[str, str], int] | None = None) -> tuple[list[int], int]:
         """Return the steps of each run that begins after so many rounds, and the steps of those that go on then.
@@ -257,33 +244,38 @@ class Plan:
         found = [self._tuning_steps_of(arm, after, (left or {}).get((arm.task, arm.name))) for arm in self.arms]
         return [steps for begun, _ in found for steps in begun], sum(going_on for _, going_on in found)
 
-    def _most_tuning_steps_of(self, arm: Arm) -> tuple[list[int], int]:
-        """Return `tuning_steps` of one arm, if no round that ends early drops a choice and its range is extended."""
-        begun, going_on = self._tuning_steps_of(arm, at_chance=True)
-        further = 0 if arm.axis is None else len(arm.axis.below) + len(arm.axis.above)
-        seeds = sum(len(one.seeds) for one in self.tuning)
-        return [*begun, *[arm.config.training.steps] * (further * seeds)], going_on
-
     def _tuning_steps_of(
-        self, arm: Arm, after: int = 0, left: int | None = None, at_chance: bool = False
+        self, arm: Arm, after: int = 0, left: int | None = None, most: bool = False
     ) -> tuple[list[int], int]:
-        """Return `tuning_steps` of one arm."""
+        """Return `tuning_steps` of one arm, if no choice fails.
+
+        With `most`, no round that ends early drops a choice, and the range is extended as far as it can be.
+        """
         begun: list[int] = []
-        going_on, before, seeds = 0, 0, 0
-        known = None if left is None else (after - 1, left)
-        for number, (one, count) in enumerate(self._rounds_of(arm, known, at_chance)):
+        count, going_on, before, seeds = len(arm.choices), 0, 0, 0
+        for number, one in enumerate(self.tuning):
+            count = left if left is not None and number == after - 1 else count
             until = one.stop_step(arm.config)
             if number >= after:
                 begun += [until] * (count * len(one.seeds))
                 going_on += count * seeds * (until - before)
             before, seeds = until, seeds + len(one.seeds)
+            count = count if most and one.share < 1 else one.kept(count)
+        if most and arm.axis is not None:
+            begun += [arm.config.training.steps] * (len((*arm.axis.below, *arm.axis.above)) * seeds)
         return begun, going_on
+
+    @property
+    def total_tuning_steps(self) -> int:
+        """The seed-steps that tuning takes, if no choice fails."""
+        begun, going_on = self.tuning_steps()
+        return sum(begun) + going_on
 
     @property
     def most_tuning_steps(self) -> int:
         """The most seed-steps that tuning takes: no round that ends early drops a choice, and every range is extended
         as far as it can be."""
-        found = [self._most_tuning_steps_of(arm) for arm in self.arms]
+        found = [self._tuning_steps_of(arm, most=True) for arm in self.arms]
         return sum(sum(begun) + going_on for begun, going_on in found)
 
     @property
@@ -291,8 +283,7 @@ class Plan:
         """The seed-steps by which tuning is shorter than all choices on all of its seeds to the end, if none fails."""
         seeds = sum(len(one.seeds) for one in self.tuning)
         grid = sum(len(arm.choices) * seeds * arm.config.training.steps for arm in self.arms)
-        begun, going_on = self.tuning_steps()
-        return grid - sum(begun) - going_on
+        return grid - self.total_tuning_steps
 
     @property
     def reported_steps(self) -> list[int]:

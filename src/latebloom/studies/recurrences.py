@@ -23,8 +23,8 @@ from latebloom.studies.scales import (
     at_rate,
     base_config,
     composite,
+    fresh_plan,
     fresh_seeds,
-    halving,
     rate_axis,
     staged,
     with_state_noise,
@@ -38,9 +38,8 @@ TASKS: dict[str, Task] = {
 }
 NONLINEAR, LINEAR = ("lstm", "gru", "m2rnn"), ("gated_delta_net", "mamba3")
 CONTROLS = ("gated_delta_net, beta < 1", "mamba2")
-"""Positive eigenvalues cannot track any of the three states (arXiv 2411.12537)."""
-TRACKS = {"sum mod 2": (*NONLINEAR, *LINEAR), "sum mod 10": (*NONLINEAR, *LINEAR), "S3": (*NONLINEAR, *LINEAR)}
-"""The recurrences that can track each state in four blocks, by theory (see the study `capability`)."""
+"""Positive eigenvalues cannot track any of the three states (arXiv 2411.12537). In four blocks the other recurrences
+can track all of them, by theory (see the study `capability`)."""
 SIZES: dict[Scale, Size] = {
     "tiny": replace(
         MANY_ARMS["tiny"], steps=6, tuning_seeds=1, second_round=0, rates=(6e-3,), multiples=(1, 3), sequences=16
@@ -73,13 +72,7 @@ def recurrences(scale: Scale) -> Plan:
         for name in (*NONLINEAR, *LINEAR, *CONTROLS)
         for arm in _arms(size, group, task, name, is_tiny=scale == "tiny")
     ]
-    return Plan(
-        arms,
-        fresh_seeds(size.seeds),
-        rounds=halving(size, {0.5: 1} if scale == "tiny" else ROUNDS),
-        hypotheses=_hypotheses(size, tuple(tasks)),
-        speed=SPEED,
-    )
+    return fresh_plan(scale, size, arms, ROUNDS, _hypotheses(size, tuple(tasks)), SPEED)
 
 
 def _arms(size: Size, group: str, task: Task, name: str, *, is_tiny: bool) -> list[Arm]:
@@ -129,25 +122,19 @@ def _hypotheses(size: Size, groups: tuple[str, ...]) -> list[Hypothesis]:
     def gain(name: str, group: str, after: str = "dat", before: str = "joint", **settings: Any) -> Difference:
         return Difference(task=group, arm=f"{name}: {after}", baseline=f"{name}: {before}", at=3, **settings)
 
+    def exact(name: str, **share: float) -> Level:
+        return Level(task="S3", arm=f"{name}: dat (noise)", at=far, accuracy=0.99, answer="product", **share)
+
     return [
         Hypothesis(
             "DAT helps every recurrence that can track the state.",
             "it is less than 5 points ahead of joint training at 3x for one of them, on one task.",
-            [gain(name, group) for group in groups for name in TRACKS[group]],
+            [gain(name, group) for group in groups for name in (*NONLINEAR, *LINEAR)],
         ),
         Hypothesis(
             f"Only nonlinear recurrences are exact far out: 99% at {far:g}x with DAT and state noise.",
             "half of the seeds of a nonlinear one fall short of it, or half of a linear one reach it.",
-            [
-                *(
-                    Level(task="S3", arm=f"{name}: dat (noise)", at=far, accuracy=0.99, least=0.5, answer="product")
-                    for name in NONLINEAR
-                ),
-                *(
-                    Level(task="S3", arm=f"{name}: dat (noise)", at=far, accuracy=0.99, most=0.5, answer="product")
-                    for name in LINEAR
-                ),
-            ],
+            [*(exact(name, least=0.5) for name in NONLINEAR), *(exact(name, most=0.5) for name in LINEAR)],
         ),
         Hypothesis(
             "State noise helps nonlinear recurrences and not linear ones.",

@@ -9,6 +9,7 @@ other arms. Recall alone is the negative control.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from latebloom.config import RunConfig
 from latebloom.engine.options import Curriculum, DropPath, SlowAttention
@@ -22,8 +23,8 @@ from latebloom.studies.scales import (
     base_config,
     composite,
     delayed,
+    fresh_plan,
     fresh_seeds,
-    halving,
     rate_axis,
     staged,
     with_attention,
@@ -104,12 +105,7 @@ def rivals(scale: Scale) -> Plan:
         _arm(size, "joint", _weighed(joint), CONTROL),
         _arm(size, "dat", _weighed(delayed(joint)), CONTROL, against=("joint",), control=True),
     ]
-    return Plan(
-        arms,
-        fresh_seeds(size.seeds),
-        rounds=halving(size, {0.5: 1} if scale == "tiny" else ROUNDS),
-        hypotheses=_hypotheses(size, tuple(tasks)),
-    )
+    return fresh_plan(scale, size, arms, ROUNDS, _hypotheses(size, tuple(tasks)))
 
 
 def _arms(size: Size, group: str, task: Task) -> list[Arm]:
@@ -135,24 +131,11 @@ def _weighed(run: RunConfig) -> Forms:
     return [with_training(run, weigh=weigh) for weigh in ("answers", "positions")]
 
 
-def _arm(
-    size: Size, name: str, forms: Forms, group: str, *, against: tuple[str, ...] = (), seeds: Sequence[int] = (),
-    cost: float = 1.0, control: bool = False, best_of: tuple[str, ...] = (),
-) -> Arm:  # fmt: skip
+def _arm(size: Size, name: str, forms: Forms, group: str, best_of: tuple[str, ...] = (), **more: Any) -> Arm:
+    """Return an arm that chooses among forms and rates; `best_of` has the arms that its selection is compared with."""
     choices = tuple(at_rate(form, rate) for form, rate in product(forms, size.rates))
     selection = BestOf(runs=BEST_OF, at=2.0, against=best_of) if best_of else None
-    return Arm(
-        name,
-        choices[0],
-        choices,
-        group=group,
-        seeds=seeds,
-        against=against,
-        control=control,
-        cost=cost,
-        best_of=selection,
-        axis=rate_axis(size.rates),
-    )
+    return Arm(name, choices[0], choices, group=group, best_of=selection, axis=rate_axis(size.rates), **more)
 
 
 def _hypotheses(size: Size, groups: tuple[str, ...]) -> list[Hypothesis]:

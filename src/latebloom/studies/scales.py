@@ -11,7 +11,8 @@ from latebloom.engine.settings import Phase, Training
 from latebloom.evaluation.settings import Evaluating
 from latebloom.models.match import count_parameters, nearest_width
 from latebloom.models.settings import Model, hybrid
-from latebloom.studies.plan import Axis, Round, Scale
+from latebloom.results.stated import Hypothesis
+from latebloom.studies.plan import SPEED, Arm, Axis, Plan, Round, Scale
 from latebloom.tasks import Composite, Task
 
 
@@ -95,6 +96,19 @@ def halving(size: Size, keep: Mapping[float, int | None]) -> tuple[Round, ...]:
         for number, (share, kept) in enumerate(keep.items())
     ]
     return (*early, Round(seeds=seeds["second_round"]))
+
+
+def fresh_plan(
+    scale: Scale,
+    size: Size,
+    arms: Sequence[Arm],
+    rounds: Mapping[float, int | None],
+    hypotheses: Sequence[Hypothesis],
+    speed: float = SPEED,
+) -> Plan:
+    """Return a plan on fresh seeds, with rounds of tuning as in `halving`; at scale tiny there is one early round."""
+    tuning = halving(size, {0.5: 1} if scale == "tiny" else rounds)
+    return Plan(arms, fresh_seeds(size.seeds), rounds=tuning, hypotheses=hypotheses, speed=speed)
 
 
 FURTHER = (2.0, 4.0)

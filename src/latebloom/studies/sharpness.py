@@ -18,8 +18,7 @@ from latebloom.studies.scales import (
     at_rate,
     base_config,
     delayed,
-    fresh_seeds,
-    halving,
+    fresh_plan,
     rate_axis,
     staged,
     with_attention,
@@ -77,13 +76,7 @@ def sharpness(scale: Scale) -> Plan:
                 arms.append(_arm(size, run, way, BASE, group, against=f"joint ({BASE})", control=True))
             else:
                 arms += [_arm(size, run, way, form, group, _baselines(way, form)) for form in FORMS]
-    return Plan(
-        arms,
-        fresh_seeds(size.seeds),
-        rounds=halving(size, {0.5: 1} if scale == "tiny" else ROUNDS),
-        hypotheses=_hypotheses(size),
-        speed=SPEED,
-    )
+    return fresh_plan(scale, size, arms, ROUNDS, _hypotheses(size), SPEED)
 
 
 def _arm(
