@@ -20,11 +20,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: Namespace) -> None:
-    from latebloom.report.vega import start_bundling
-
     if not options.paths:
         raise ConfigError("report: give results files or folders of runs, such as results/paper.parquet or runs/mine")
-    start_bundling()
 
     from rich.console import Console
 

@@ -13,7 +13,7 @@ sys.stdout.buffer.write(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmb
 
 @cache
 def start_bundling() -> Future[bytes]:
-    """Bundle the scripts while this process imports torch and reads results.
+    """Bundle the scripts while this process draws figures; nothing is started before all results have been read.
 
     It takes a second, for all of which vl-convert holds Python's interpreter lock; so it has a process of its own.
     """
