@@ -16,7 +16,7 @@ def add_arguments(parser: Parser) -> None:
     add_overrides(parser, "training.steps=500 or delay=none")
     parser.add_argument("--recipe", metavar="NAME", help="start from a named recipe; `latebloom list` shows them")
     parser.add_argument("--config", type=Path, metavar="FILE", help="start from a JSON file; - for standard input")
-    add_out(parser, "folder of the run (default: runs/NAME-HASH); given alone, what is in it continues")
+    add_out(parser, "folder of the run (default: runs/NAME-HASH); given alone, the run in it continues")
     parser.add_argument("--seed", type=integer, metavar="N", help="seed of weights and data, instead of the recipe's")
     parser.add_argument(
         "--seeds",
@@ -32,7 +32,7 @@ def add_arguments(parser: Parser) -> None:
         help="send curves to a tracker while the run trains; each tracker is an extra to install",
     )
     parser.add_argument(
-        "--yes", action="store_true", help="train a run that needs more memory than the machine has, as far as it gets"
+        "--yes", action="store_true", help="train even if the run needs more memory than the machine has"
     )
     parser.add_argument(
         "--dry-run",
