@@ -42,7 +42,7 @@ def memory() -> str:
         label = "recurrence" if kind == "in pieces" else kind
         size = found[largest]["bytes"] / 2**30
         rows.append(f"each {label.rstrip('s')}, {words}|{len(found)}|{tokens:,}|{size:.2f} GiB|`{largest}`")
-    return table("what is exchanged|cases|tokens, at most|largest peak|of", rows)
+    return table("what varies|cases|tokens, at most|largest peak|for", rows)
 
 
 # The study `capability`

@@ -45,7 +45,7 @@ def rounds() -> str:
         grid = ROUNDS["full_grid"]["arms"][arm]
         both = "|".join(f"{one['reported_mean']:.1%}" for one in (grid, chosen))
         rows.append(f"{arm}|{both}|{chosen['rank_in_the_full_grid']} of {len(grid['scores_of_choices'])}")
-    return table("arm|chosen by the full grid|chosen in rounds|rank of the latter in the grid", rows)
+    return table("arm|chosen by the full grid|chosen in rounds|rank of the second choice in the grid", rows)
 
 
 STUDY = read("study-times")
@@ -77,8 +77,8 @@ def gpu_arms() -> str:
         share = f"{arm['share_of_peak']:.1%}" if "share_of_peak" in arm else ""
         memory = f"{arm['peak_memory_mb']:,.0f}" if arm["peak_memory_mb"] else ""
         rows.append(f"{name}|{time}|{arm['seed_steps_per_second']:,.0f}|{share}|{arm['cold_seconds']:.1f}|{memory}")
-    head = "arm|step, ms: minimum (median)|steps per second, all runs|of the product peak|cold start, s|memory, MB"
-    return table(head, rows)
+    head = "arm|step, ms: minimum (median)|steps per second, all runs|share of the product peak"
+    return table(f"{head}|cold start, s|memory, MB", rows)
 
 
 def _arms(report: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def growth() -> str:
         "{runs}|{width}|{tokens}|{step_ms[minimum]:.2f}|{seed_steps_per_second:,.0f}|{share_of_peak:.1%}|"
         "{peak_memory_mb:,.0f}"
     )
-    head = "runs|width|tokens|step, ms|steps per second, all runs|of the product peak|peak memory, MB"
+    head = "runs|width|tokens|step, ms|steps per second, all runs|share of the product peak|peak memory, MB"
     return table(head, (row.format(**one) for one in GPU["growth"]))
 
 
@@ -141,7 +141,7 @@ def cpu_rates() -> str:
         f"{name}|{shown.format(**rate)}|{shown.format(**old[name]) if name in old else ''}"
         for name, rate in CPU["steps_per_second"].items()
     )
-    return table("steps per second|median (best turn)|before memory was kept", rows)
+    return table("steps per second|median (best turn)|before freed memory was kept", rows)
 
 
 def report_sizes() -> str:

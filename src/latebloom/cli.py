@@ -25,7 +25,7 @@ from latebloom.errors import (
     printable,
 )
 
-DESCRIPTION = "Delayed attention training: sequence models trained on short sequences that work on long ones."
+DESCRIPTION = "Delayed attention training: train sequence models on short sequences so that they work on long ones."
 EPILOG = """Options of a command: latebloom COMMAND --help. Completion with Tab: eval "$(latebloom completion bash)",
 or zsh in place of bash."""
 

@@ -83,7 +83,7 @@ class RunConfig:
             )
         if self.training.probe_every and not (model.is_recurrent and model.has_attention):
             yield (
-                f"training.probe_every: a model of layout {model.layout!r} has not both a recurrence and attention, so "
+                f"training.probe_every: a model of layout {model.layout!r} lacks a recurrence or attention, so "
                 "there is no interference to measure; set training.probe_every=0"
             )
         quiet = "set training.state_noise=0"

@@ -61,7 +61,7 @@ def run_study(
 ) -> StudyOutcome:
     """Run a study and write its results file and report into its folder."""
     if address is not None and on != "ray":
-        raise ConfigError(f"--address {address} takes --on ray")
+        raise ConfigError(f"--address {address} requires --on ray")
     console = Console()
     say(console, f"Study {title}, scale {scale}: {_size(plan)}. Everything goes to {out}")
     if cost := describe_cost(plan):

@@ -222,7 +222,7 @@ def test_reasons_are_in_words():
         "chance of sum is 1%, and always answering "
     )
     cure = "; draw random numbers with integers(key, rows, ...) from latebloom.tasks.random, not with torch.randint"
-    assert reason(BROKEN["is_pure"](), "depends on nothing") == f"the same batch differs the second time{cure}"
+    assert reason(BROKEN["is_pure"](), "depends on nothing") == f"the same batch differs when it is drawn again{cure}"
     drawn = task(lambda b, key, rows: keyed(b, tokens=torch.randint(10, b.tokens.shape)))
     assert reason(drawn, "in a stack").endswith(cure)
     assert reason(ModularSum(), "of several columns") == "the loss has 15 of sum, and accuracy counts the last"

@@ -64,7 +64,7 @@ def test_a_configuration_is_read_as_it_was_written():
     assert again.hash == run.hash != tiny_run().hash
     with pytest.raises(ConfigError, match="kind: 'langage' is not known; did you mean 'language'"):
         config_from({**data, "kind": "langage"})
-    with pytest.raises(ConfigError, match="config: it is no run of a language model"):
+    with pytest.raises(ConfigError, match="config: it is not the run of a language model"):
         config_from({"kind": "language", "task": {}, "training": {}})
 
 

@@ -282,18 +282,16 @@ def test_a_trial_checks_first_and_takes_more_text_until_runs_begin(tmp_path, cap
     assert not (tmp_path / "trial").exists()
     said = complaint(capsys, *words)
     assert said.startswith("data: ")
-    assert (
-        "documents of the test split have the 65 tokens that one needs for a context of 128, and 12 are needed" in said
-    )
+    assert "documents have the 65 tokens that are needed for a context of 128; at least 12 documents must" in said
     assert "the split divides no top-level name, so give text under more of them" in said
     first = Corpus.load(tmp_path / "trial" / "corpus").hash
     write_texts(tmp_path / "texts", packages=30)
     monkeypatch.setattr(trial, "measure", lambda *_: Cost(step=1000, run=1, evaluation=0.5, window=1e-3))
-    assert complaint(capsys, *words).endswith("and 40 are the least; give more minutes")
+    assert complaint(capsys, *words).endswith("and at least 40 are needed; give more minutes")
     assert Corpus.load(tmp_path / "trial" / "corpus", verify=True).hash != first
     (tmp_path / "trial" / "plan.json").write_text("{}")
     (tmp_path / "texts" / "more.py").write_text("more = 1\n")
-    said = "data: the text was changed since the trial in trial began (120 files then, 121 now); give a new folder with"
+    said = "data: the text has changed since the trial in trial began (120 files then, 121 now); give a new folder with"
     assert complaint(capsys, *words) == f"{said} --out"
 
 

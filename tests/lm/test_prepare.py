@@ -161,7 +161,7 @@ def test_a_file_that_changes_meanwhile_and_a_changed_corpus_are_refused(tmp_path
     changed = Path(next(one["path"] for one in listed if one["split"] == "test"))
     text = changed.read_text()
     changed.write_text("another text\n")
-    with pytest.raises(ConfigError, match=r"the text was changed since .* \(.* is another\); give a new --out"):
+    with pytest.raises(ConfigError, match=r"the text has changed since .* \(.* is another\); give a new --out"):
         prepare([folder], out, SMALL)
     changed.write_text(text)
     assert prepare([folder], out, SMALL).hash == made.hash

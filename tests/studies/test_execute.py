@@ -457,7 +457,7 @@ def test_the_list_names_every_study(capsys):
         ([], "give a name or a Python file"),
         (["papr"], "did you mean 'paper'"),
         (["paper", "--seeds", "0"], "seeds: 0 is not possible"),
-        (["paper", "--address", "10.0.0.1:6379"], "--address 10.0.0.1:6379 takes --on ray"),
+        (["paper", "--address", "10.0.0.1:6379"], "--address 10.0.0.1:6379 requires --on ray"),
         (["paper", "--workers", "0"], "workers: 0 is not possible"),
         (["paper", "--out", "/proc/nothing"], "out: /proc/nothing cannot be written"),
     ],

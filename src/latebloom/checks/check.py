@@ -81,7 +81,7 @@ def find_components(name: str) -> list[Component]:
     named = [family.members[name] for family in all_families() if name in family.members]
     found = named or members_of_module(load(name, "check").__name__)
     if not found:
-        raise ConfigError(f"check: {name} defines no component; it has no class below a family such as Task")
+        raise ConfigError(f"check: {name} defines no component; it has no subclass of a family such as Task")
     return [sample(member) for member in found]
 
 
@@ -93,7 +93,7 @@ def sample(member: type[Component]) -> Component:
     try:
         return settings(**values)
     except Exception as error:
-        raise ConfigError(f"check: {member.name} cannot be made with {values or 'its defaults'}: {error}") from error
+        raise ConfigError(f"check: {member.name} cannot be created with {values or 'its defaults'}: {error}") from error
 
 
 def check_component(component: Component) -> Iterator[Finding]:

@@ -55,13 +55,16 @@ def builds_at_every_scale(study: Study) -> None:
     """it has a plan at every scale, whose configurations survive JSON"""
     for scale in SCALES:
         for arm in study.build(scale).arms:
-            require(_survives(arm.config), f"the configuration of arm {arm.name} is another after JSON")
+            require(
+                _survives(arm.config),
+                f"the configuration of arm {arm.name} changes when it is written as JSON and read back",
+            )
 
 
 @checks(Recipe)
 def builds_a_configuration(recipe: Recipe) -> None:
     """it builds a configuration that survives JSON"""
-    require(_survives(recipe.build()), "the configuration is another after JSON")
+    require(_survives(recipe.build()), "the configuration changes when it is written as JSON and read back")
 
 
 @checks(Tracker)

@@ -43,7 +43,7 @@ def is_pure(task: Task) -> None:
         first = draw(task, length)
         torch.manual_seed(12345)
         draw(task, length, seed=7)
-        require(_same(first, draw(task, length)), f"the same batch differs the second time; {KEYED}")
+        require(_same(first, draw(task, length)), f"the same batch differs when it is drawn again; {KEYED}")
 
 
 @checks(Task)
@@ -63,7 +63,9 @@ def has_different_splits(task: Task) -> None:
     first = draw(task, length, size=64).tokens
     others = {"seed": {"seed": 2}, "split": {"split": "test"}, "index": {"index": 1}}
     for name, change in others.items():
-        require(not torch.equal(first, draw(task, length, size=64, **change).tokens), f"another {name} has the same")
+        require(
+            not torch.equal(first, draw(task, length, size=64, **change).tokens), f"another {name} gives the same batch"
+        )
 
 
 def _on_batches(rule: Callable[[Task, Batch, int], str | None]) -> Callable[[Task], None]:
@@ -149,4 +151,4 @@ def does_not_wait_for_the_device(task: Task) -> None:
 def spells_its_tokens(task: Task) -> None:
     """spell(token) is a text for every token"""
     spelt = [task.spell(token) for token in range(task.vocabulary_size)]
-    require(all(isinstance(text, str) and text for text in spelt), "it is empty or no text for some")
+    require(all(isinstance(text, str) and text for text in spelt), "it is empty or not a string for some tokens")

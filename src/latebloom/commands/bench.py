@@ -1,4 +1,4 @@
-"""Measure the speed of training on this machine against its alternatives, which take turns in one process."""
+"""Measure the speed of training on this machine, compared with alternatives that are timed in turn in one process."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -25,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
     add(
         "--recurrences",
         action="store_true",
-        help="instead: a training step with each recurrence of this package, relative to the LSTM's",
+        help="only the time of a training step with each recurrence, relative to the LSTM's",
     )
 
 

@@ -1,4 +1,4 @@
-"""Train joint and with delayed attention side by side, and show the difference in minutes."""
+"""Train a small hybrid jointly and with delayed attention, and compare both, in minutes."""
 
 from argparse import Namespace
 from pathlib import Path

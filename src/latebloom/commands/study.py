@@ -26,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
         "--on",
         choices=("local", "ray"),
         default="local",
-        help="train in processes of this machine, or on a Ray cluster, an extra to install (default: local)",
+        help="train in processes on this machine, or on a Ray cluster (extra `ray`) (default: local)",
     )
     parser.add_argument(
         "--address",

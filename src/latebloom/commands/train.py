@@ -17,7 +17,7 @@ def add_arguments(parser: Parser) -> None:
     add_overrides(parser, "training.steps=500 or delay=none")
     add("--recipe", metavar="NAME", help="start from a named recipe; `latebloom list` shows them")
     add("--config", type=Path, metavar="FILE", help="start from a JSON file; - for standard input")
-    add_out(parser, "folder of the run (default: runs/NAME-HASH); given alone, what is in it continues")
+    add_out(parser, "folder of the run (default: runs/NAME-HASH); given alone, the run in it continues")
     add("--seed", type=integer, metavar="N", help="seed of weights and data, instead of the recipe's")
     add(
         "--seeds",
@@ -32,7 +32,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="tensorboard|wandb|trackio",
         help="send curves to a tracker while the run trains; each tracker is an extra to install",
     )
-    add("--yes", action="store_true", help="train a run that needs more memory than the machine has, as far as it gets")
+    add("--yes", action="store_true", help="train even if the run needs more memory than the machine has")
     add(
         "--dry-run",
         action="store_true",

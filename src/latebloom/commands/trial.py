@@ -1,4 +1,4 @@
-"""Find out whether delayed attention would help your hybrid on your data, by short trainings within some minutes."""
+"""Find out in minutes whether delayed attention helps your hybrid on your data, with short training runs."""
 
 import sys
 from argparse import Namespace
@@ -14,13 +14,18 @@ def add_arguments(parser: Parser) -> None:
         metavar="CONFIG|tiny",
         help="a config.json of a Transformers hybrid, a type such as qwen3_next, or a size",
     )
-    add("overrides", nargs="*", metavar="FIELD=VALUE", help="change a field of its configuration, to make it smaller")
+    add(
+        "overrides",
+        nargs="*",
+        metavar="FIELD=VALUE",
+        help="change a field of its configuration, such as hidden_size=256",
+    )
     parser.option_hint = "fields of the model's configuration are written FIELD=VALUE, such as hidden_size=256"
     add(
         "--data", type=Path, action="append", required=True, metavar="FOLDER", help="text or code, or a prepared corpus"
     )
     add_out(parser, "folder of the trial (default: trial); a trial that was interrupted continues")
-    add("--minutes", type=number, default=10.0, metavar="M", help="how long it may take (default: 10)")
+    add("--minutes", type=number, default=10.0, metavar="M", help="time limit in minutes (default: 10)")
     add("--seeds", type=integer, default=3, metavar="N", help="runs of each arm (default: 3)")
     add("--until", default="10%", metavar="WHEN", help="when attention is enabled, as in `lm train` (default: 10%%)")
     add(
@@ -31,9 +36,17 @@ def add_arguments(parser: Parser) -> None:
         help="tokens of a training window (default: that of the size)",
     )
     add("--batch", type=integer, default=0, metavar="N", help="windows of a batch (default: that of the size)")
-    add("--learning-rate", type=number, default=0.0, metavar="RATE", help="of both arms (default: that of the size)")
-    add("--vocabulary", type=integer, default=0, metavar="N", help="tokens (default: 1024 for tiny, else 4096)")
-    add("--include", action="append", default=[], metavar="PATTERN", help="only file names like this, such as '*.py'")
+    add("--learning-rate", type=number, default=0.0, metavar="RATE", help="for both arms (default: that of the size)")
+    add(
+        "--vocabulary",
+        type=integer,
+        default=0,
+        metavar="N",
+        help="size of the vocabulary (default: 1024 for tiny, else 4096)",
+    )
+    add(
+        "--include", action="append", default=[], metavar="PATTERN", help="only files whose names match, such as '*.py'"
+    )
     add(
         "--traces",
         type=share,

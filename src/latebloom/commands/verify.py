@@ -1,4 +1,4 @@
-"""Check that runs, studies and results files are as they were written, and repair runs from their checkpoints."""
+"""Check that runs, studies and results files are unchanged, and repair runs from their checkpoints."""
 
 import sys
 from argparse import Namespace
@@ -10,7 +10,7 @@ from latebloom.arguments import Parser, add_imports
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("path", type=Path, metavar="PATH", help="the folder of a run or of a study, or a results file")
     parser.add_argument(
-        "--repair", action="store_true", help="rebuild what a checkpoint holds, and remove damaged checkpoints"
+        "--repair", action="store_true", help="rebuild files from the last checkpoint, and remove damaged checkpoints"
     )
     add_imports(parser)
 

@@ -16,7 +16,7 @@ from latebloom.errors import ConfigError
 
 
 def attach(model: nn.Module, found: Found, gate: Gate) -> list[Any]:
-    """Put attention behind a gate and mark the files of the model; return what has `remove()` to undo it."""
+    """Put attention behind a gate and mark the files of the model; return an object whose `remove()` undoes it."""
     modules = dict(model.named_modules())
     if missing := [path for path in dict.fromkeys((*found.matched, *found.held_paths)) if path not in modules]:
         raise ConfigError(
@@ -44,7 +44,7 @@ def bypass_attention(
     where: Where | Found | None = None,
     kinds: Collection[Kind] = KINDS,
 ) -> None:
-    """Leave attention out of a model, as during a delay: for weights that were saved then.
+    """Remove attention from a model, as during a delay, to run weights that were saved during one.
 
     The arguments are those of `DelayedAttention`. `enable_attention(model)` undoes it.
     """
@@ -62,7 +62,7 @@ def bypass_attention(
 
 
 def enable_attention(model: nn.Module) -> None:
-    """Enable the attention of a model that was loaded as it was during a delay, or from which it was left out."""
+    """Enable the attention of a model that was saved during a delay or changed by `bypass_attention`."""
     _set_gates(model, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""How to call a model once: from an example of the user's, from what a library knows, or by a guess."""
+"""How to call a model once: with the user's example, with one that is known for its library, or with a guess."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -35,7 +35,7 @@ def call_with(model: nn.Module, example: Example) -> Callable[[], Any]:
 
 
 def wrapped(model: nn.Module) -> list[str]:
-    """Return the paths of a model and of the models that it is a wrapper of: a child with all its parameters."""
+    """Return the paths of a model and of the models that it wraps: children with all of its parameters."""
     paths, path = [""], ""
     while True:
         module = model.get_submodule(path)

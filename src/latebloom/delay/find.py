@@ -32,7 +32,7 @@ class Found:
     passed_over: dict[str, str]
     """Other modules that mix tokens, with what they are."""
     refusals: tuple[tuple[str, str], ...] = ()
-    """Why it cannot be held back, each with the word of `ALLOW` that allows it, or an empty one."""
+    """Reasons why it cannot be held back, each with the word of `ALLOW` that allows it, or an empty string."""
     scales: tuple[str, ...] = ()
     """Parameters of other modules that act through attention alone, such as a layer scale; they are held back too."""
     shared: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Found:
     bare: bool = True
     """Whether attention that is left out may return None for its other tensors."""
     mixers: tuple[str, ...] = ()
-    """Those of `passed_over` that are not attention, such as recurrences and convolutions."""
+    """The modules in `passed_over` that are not attention, such as recurrences and convolutions."""
 
     @property
     def matched(self) -> tuple[str, ...]:
@@ -175,7 +175,7 @@ def _failure(root: nn.Module, run: Callable[[], Any], error: Exception, remedy: 
 
 
 def _unseen_kernels(model: nn.Module, seen: Observation) -> list[str]:
-    """Return attention by its name that mixes tokens in a kernel that torch does not see."""
+    """Return modules that are attention by name and mix tokens in a kernel that torch does not see."""
     found = look_at_names(model).matched if seen.mixers else ()
     return [name for name in found if any(is_inside(mixer, name) for mixer in seen.mixers)]
 
@@ -280,7 +280,7 @@ def _part(model: nn.Module, path: str) -> str:
 
 
 def _called(model: nn.Module, path: str) -> str:
-    """Return how a message calls a module or a parameter: its path with its class, and the model by its class."""
+    """Return the name of a module or parameter for a message: its path and class; for the model, its class."""
     owner, _, name = path.rpartition(".")
     if name in model.get_submodule(owner)._parameters:
         return f"{path} (a parameter)"

@@ -75,7 +75,7 @@ class Form(NamedTuple):
 
 
 class _Features(int):
-    """A number of features, beside the numbers that a module may return itself."""
+    """Marks a number of features, to tell it from numbers that a module returns itself."""
 
 
 class GatedForward:

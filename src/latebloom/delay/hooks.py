@@ -28,7 +28,7 @@ from latebloom.errors import ConfigError
 
 
 class _FirstCall:
-    """A hook that waits for the first call of a model. It cannot be copied: the copy would have no gate."""
+    """A hook on the first call of a model. It cannot be copied, because the copy would have no gate."""
 
     def __init__(self, see: Callable[..., None], model: str) -> None:
         self._see, self._model = see, model
@@ -47,16 +47,16 @@ class DelayedAttention:
     """Hold the attention of a model back until a trigger fires.
 
     model: the model, with weights; with FSDP2, after `fully_shard`
-    optimizer: the optimizer, or a list; a step is one that each optimizer with parameters of attention has done
+    optimizer: the optimizer, or a list; a step counts when each optimizer with attention parameters has stepped
     until: the trigger that ends the delay
     hold: what happens to attention until then: `"bypass"`, `"freeze"`, `"ramp"` or `"none"`
     ramp_steps: with `"ramp"`, the steps in which attention's output rises from 0 to its full size
     warmup_steps: the steps after the switch in which attention's learning rate rises to that of your scheduler
     steps: the number of training steps, for `at_fraction`
-    measure: for `when_beyond`: a function from a multiple of the training length to an accuracy
-    where: what to hold back instead of what is found: names, or a function of (name, module); or a `Found`
+    measure: for `when_beyond`: a function that returns the accuracy at a multiple of the training length
+    where: the modules to hold back instead of those found: names, a predicate on (name, module), or a `Found`
     kinds: which attention to hold back: `"self"`, `"cross"`, `"sliding"` (attention with a window)
-    allow: reasons to refuse a model that become warnings: `"only attention"`, `"no gradient"`
+    allow: reasons for refusing a model that become warnings: `"only attention"`, `"no gradient"`
     example: the arguments of one small forward pass: a tensor, a tuple, or a dict by name
     automatic: whether the optimizer's steps advance the delay; if not, call `before_step()` and `after_step()`
     """
@@ -132,7 +132,7 @@ class DelayedAttention:
         return self.settings.hold in ("bypass", "ramp")
 
     def _look_at_first_call(self) -> None:
-        """Find attention when the model, or the model that it is a wrapper of, is called for the first time."""
+        """Find attention when the model, or the model that it wraps, is called for the first time."""
         for path in wrapped(self.model):
 
             def see(module: nn.Module, args: Any, kwargs: Any, path: str = path) -> None:

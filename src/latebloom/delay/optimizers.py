@@ -1,4 +1,4 @@
-"""What a delay needs of optimizers: those that do the steps, and what they keep for attention's parameters."""
+"""What a delay needs from optimizers: their steps, and the state that they keep for attention's parameters."""
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ def _as_list(given: Optimizers | None) -> list[Optimizer]:
 
 
 def _wrapped(optimizer: Optimizer) -> list[Optimizer]:
-    """Return the optimizers that an optimizer is a wrapper of, such as Muon and AdamW."""
+    """Return the optimizers that an optimizer wraps, such as Muon and AdamW."""
     inner: list[Optimizer] = []
     for value in vars(optimizer).values():
         values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]

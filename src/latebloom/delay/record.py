@@ -43,7 +43,7 @@ class Call:
 
 @dataclass(eq=False)
 class Event:
-    """One call of a function that is attention, or of a softmax, which may be."""
+    """One call of an attention function, or of a softmax, which may be attention."""
 
     function: str
     stack: tuple[Call, ...]
@@ -64,7 +64,7 @@ class Recording(TorchFunctionMode):
     """The calls and events of one pass, and its main output.
 
     The results of some events can be replaced by zeros, or by what `fill` makes of them, and some of the outputs of
-    modules by zeros. `like` is a recording of the same model with nothing replaced, which says what is a softmax. With
+    modules by zeros. `like` is a recording of the same model with nothing replaced, which shows what is a softmax. With
     `bare`, a replaced module returns None beside its zeros, as it does while attention is left out.
     """
 

@@ -88,7 +88,7 @@ class AtFraction(Trigger):
 
 
 class Awaiting(Trigger):
-    """Base of the triggers that await something, and switch at the latest step if it has not come."""
+    """Base of the triggers that wait for an event, and switch at the latest step if it has not happened."""
 
     latest: Count
 

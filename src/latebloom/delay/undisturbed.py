@@ -1,4 +1,4 @@
-"""Call a model without a trace: its modes, weights, buffers, other state and random numbers are restored."""
+"""Call a model without side effects: its modes, weights, buffers, other state and random numbers are restored."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

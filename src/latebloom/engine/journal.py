@@ -26,7 +26,7 @@ class Journal:
         self._observe = observe or (lambda progress: None)
         self._metrics: IO[bytes] | None = None
         self._digest, self._size = hashlib.sha256(), 0
-        """Of everything in metrics.jsonl, so that a run finds out whether another one wrote into it."""
+        """The digest of metrics.jsonl, which shows whether another run wrote into it."""
         self._last_seen: dict[str, float | None] = {"loss": None, "accuracy": None, "accuracy_beyond": None}
         self._unreported: dict[str, float] = {}
 

@@ -1,4 +1,4 @@
-"""Sentences for options of training that make no sense for a model, a task or a delay."""
+"""Error messages for training options that do not apply to a model, a task or a delay."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from latebloom.tasks.task import Task
 
 
 def option_mistakes(training: Training, model: Model, task: Task, delay: Delay | None) -> Iterator[str]:
-    """Yield a sentence for each option that has no effect or cannot be done."""
+    """Yield a sentence for each option that has no effect or is not supported."""
     layout = f"a model of layout {model.layout!r}"
     of_attention = {
         "slow_attention": (training.slow_attention is not None, "null"),

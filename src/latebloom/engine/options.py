@@ -1,4 +1,4 @@
-"""Options of training beside the delay: what a sceptic would try first, each usable by itself or with a delay.
+"""Training options that are alternatives to a delay; each can be used alone or with a delay.
 
 docs/training-options.md describes them all; those with settings of their own are here.
 """
@@ -14,7 +14,7 @@ Share = Annotated[float, Bound(lambda share: 0 <= share <= 1, "from 0 to 1")]
 
 @dataclass(frozen=True, kw_only=True)
 class SlowAttention:
-    """Attention learns more slowly than the rest of the model, from its first step on."""
+    """A lower learning rate of attention than of the rest of the model, from its first step on."""
 
     factor: Positive = 1.0
     """A factor on the learning rate of attention in all steps."""

@@ -61,25 +61,25 @@ class Training:
     attention_factor: NotNegative = 1.0
     """A factor on the learning rate of attention after the switch."""
     state_noise: float = 0.0
-    """The standard deviation of the state noise: noise that is added to the states of recurrences at every token of
-    training, so that they learn to correct their states. Evaluation is without it; the paper's form has none."""
+    """The standard deviation of the noise that is added to the states of recurrences at every token of training, so
+    that they learn to correct their states. Evaluation has no noise; the paper's form has none."""
     slow_attention: SlowAttention | None = None
     """A lower learning rate, or a longer warm-up, for attention; null for none."""
     drop_path: DropPath | None = None
     """Leave attention out for some sequences, drawn for each sequence and block; null for none."""
     detach_attention: bool = False
-    """Whether attention reads a detached stream, so that nothing below it is trained by what it reads."""
+    """Whether attention reads a detached residual stream, so that no gradient flows back through its input."""
     project_gradients: bool = False
-    """Whether the gradient of the other answers loses the part that opposes that of the state answer; takes a second
-    forward and backward pass."""
+    """Whether to remove, from the gradient of the other answers, the part that opposes the gradient of the state
+    answer; takes a second forward and backward pass."""
     bypass_loss: NotNegative = 0.0
-    """A factor on the loss of the state answer with attention left out, which is added to the loss in every step in
-    which attention is present; takes a second forward and backward pass."""
+    """The weight of an extra loss in every step in which attention is enabled: the loss of the state answer with
+    attention bypassed; takes a second forward and backward pass."""
     curriculum: Curriculum | None = None
     """Lengths that grow to the training length; null for none."""
     state_passing: Share = 0.0
-    """The probability that a sequence continues the one before it in its row of the batch: recurrences start from its
-    last state, and the state answer goes on counting."""
+    """The probability that a sequence continues the one in the same row of the previous batch: recurrences start from
+    its last state, and the state answer continues."""
     watch: tuple[float, ...] = ()
     """More lengths, in training lengths, at which held-out accuracy is measured during training."""
     log_every: Count = 50
@@ -89,7 +89,7 @@ class Training:
     checkpoint_every: Count = 500
     """Steps between checkpoints."""
     probe_every: Annotated[int, at_least(0)] = 0
-    """Steps between measurements of interference (docs/probes.md), which change nothing of the run; 0: none."""
+    """Steps between measurements of interference (docs/probes.md), which do not change the run; 0 for none."""
 
     def __post_init__(self) -> None:
         check_fields(self)

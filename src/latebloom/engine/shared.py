@@ -58,7 +58,7 @@ def shared_steps(one: RunConfig, other: RunConfig) -> int:
 
 
 def first_step(config: RunConfig) -> tuple[object, ...]:
-    """Return what the `COMPARED` settings decide at the first step; runs that differ in it share nothing."""
+    """Return what the `COMPARED` settings decide at the first step; runs that differ there share nothing."""
     return _step_settings(config, 0, None)
 
 

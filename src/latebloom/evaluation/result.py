@@ -63,7 +63,7 @@ class Evaluation:
         return mean(self.accuracy(length) for length in self.lengths_beyond)
 
     def mean_beyond_of(self, answers: Sequence[str]) -> float:
-        """Return the mean accuracy of the worst of some named answers at each length beyond the training length."""
+        """Return the mean, over lengths beyond the training length, of the accuracy of the worst of these answers."""
         return mean(min(self.accuracy(length, name) for name in answers) for length in self.lengths_beyond)
 
     @property

@@ -99,7 +99,7 @@ def load_trained(path: Path) -> Trained:
     if weights == RANDOM:
         raise ConfigError(f"model: there are no weights in {folder}; they are read from safetensors files")
     if type(model.config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise ConfigError(f"model: {folder} holds a {type(model).__name__}, which is no causal language model")
+        raise ConfigError(f"model: {folder} holds a {type(model).__name__}, which is not a causal language model")
     return Trained(model, folder, weights, settings)
 
 

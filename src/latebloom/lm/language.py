@@ -124,7 +124,7 @@ class LanguageRun(OtherRun):
             made = {name: part(**_tuples(data[name])) for name, part in parts.items()}
             return cls(model=data["model"], seed=data["seed"], **made)
         except (KeyError, TypeError) as error:
-            raise ConfigError(f"config: it is no run of a language model ({error})") from None
+            raise ConfigError(f"config: it is not the run of a language model ({error})") from None
 
     def train(self, folder: Path, study: Path, device: str, observe: Callable[[Any], None]) -> None:
         """Train and test the run in its folder, or continue it; what only training needs is removed at the end."""

@@ -89,7 +89,7 @@ def prepare(
     if (out / SETTINGS).exists() or (out / MANIFEST).exists():
         _check_same(paths, out, settings)
         if changed := changed_text(files, out, settings):
-            raise ConfigError(f"data: the text was changed since {out} was made from it ({changed}); give a new --out")
+            raise ConfigError(f"data: the text has changed since {out} was made from it ({changed}); give a new --out")
     if (out / MANIFEST).exists():
         (out / ROWS).unlink(missing_ok=True)
         return Corpus.load(out)
@@ -127,7 +127,7 @@ def check_text(paths: Sequence[Path], settings: Preparing, without: Path) -> lis
     if settings.at_most and not (files := draw_files(files, settings.at_most)):
         raise ConfigError(
             f"data: every file is larger than the {settings.at_most / 1e6:g} MB of text that are drawn; make a corpus "
-            "of it with `latebloom lm prepare`, and give that"
+            "with `latebloom lm prepare` and give it to --data"
         )
     return files
 

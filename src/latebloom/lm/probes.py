@@ -128,7 +128,7 @@ class Prober:
             shared += 1
         choices = [answer[shared] for answer in answers]
         if len(set(choices)) != len(choices):
-            raise ConfigError("tokenizer: it does not tell the digits apart, so probes cannot be scored")
+            raise ConfigError("tokenizer: it does not distinguish the digits, so probes cannot be scored")
         return answers[0][:shared], choices
 
     def _encode(self, text: str) -> list[int]:

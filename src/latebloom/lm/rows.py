@@ -125,7 +125,7 @@ def _messages(file: Any) -> Iterator[tuple[int, bytes]]:
     while len(head := file.read(8)) == 8:
         marker, size = struct.unpack("<Ii", head)
         if marker != 0xFFFFFFFF:
-            raise ValueError("it is no Arrow stream")
+            raise ValueError("it is not an Arrow stream")
         if size == 0:
             return
         description = file.read(size)
@@ -164,7 +164,7 @@ def _json(path: Path, column: str | None) -> Iterator[Sequence[Any]]:
 def _of_objects(rows: Any, column: str | None) -> Iterator[Sequence[Any]]:
     for row in rows:
         if not isinstance(row, dict):
-            raise ValueError("a row is no object")
+            raise ValueError("a row is not a JSON object")
         yield list(row) if column is None else [row.get(column)]
 
 

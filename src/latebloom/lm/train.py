@@ -85,7 +85,7 @@ class Training:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.without_attention and (self.until is not None or self.random_windows):
-            raise ConfigError("without_attention: there is no attention to delay or to limit; leave one of both out")
+            raise ConfigError("without_attention: there is no attention to delay or to limit; leave out one of the two")
 
     def trigger(self) -> Trigger:
         """Return the trigger; joint training has one without effect."""

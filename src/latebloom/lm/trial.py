@@ -218,7 +218,7 @@ def _corpus(paths: Sequence[Path], out: Path, settings: Trial, work: Work) -> Co
     if changed := changed_text(check_text(paths, made, out), folder, made):
         if (out / "plan.json").exists() or (out / "runs").exists():
             raise ConfigError(
-                f"data: the text was changed since the trial in {out} began ({changed}); give a new folder with --out"
+                f"data: the text has changed since the trial in {out} began ({changed}); give a new folder with --out"
             )
         with catch_write_errors(out):
             remove_corpus(folder)
@@ -246,8 +246,8 @@ def _plan(corpus: Corpus, out: Path, settings: Trial, workers: _Workers, deadlin
         count = sum(one.numel() for one in model.parameters())
         advice = " or ".join(["more minutes", *_smaller(settings, model)])
         raise ConfigError(
-            f"minutes: {settings.minutes:g} minutes are {amount.steps} steps for each of {2 * amount.seeds} runs of "
-            f"this model with {count:,} parameters, and {FEWEST_STEPS} are the least; give {advice}"
+            f"minutes: {settings.minutes:g} minutes allow {amount.steps} steps for each of {2 * amount.seeds} runs of "
+            f"this model with {count:,} parameters, and at least {FEWEST_STEPS} are needed; give {advice}"
         )
     steps = amount.steps
     replace(training, until=settings.until, steps=steps).trigger()
@@ -307,8 +307,8 @@ def _testable(corpus: Corpus, context: int) -> list[int]:
             else "give more files, or a shorter --context"
         )
         raise ConfigError(
-            f"data: {count} of the {len(ends):,} documents of the test split have the {scored + 1} tokens that one "
-            f"needs for a context of {context}, and {FEWEST} are needed; {advice}"
+            f"data: only {count} of the {len(ends):,} test documents have the {scored + 1} tokens that are needed "
+            f"for a context of {context}; at least {FEWEST} documents must have them; {advice}"
         )
     return contexts
 

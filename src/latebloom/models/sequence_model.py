@@ -31,7 +31,7 @@ PIECE = 1 << 12
 
 
 class SequenceModel(nn.Module):
-    """embedding -> blocks -> norm -> logits. Causal."""
+    """A causal sequence model: embedding -> blocks -> norm -> logits."""
 
     def __init__(self, settings: Model, vocabulary_size: int) -> None:
         super().__init__()

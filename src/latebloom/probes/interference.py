@@ -107,7 +107,7 @@ class GradientInterference(StackedProbe):
     def _once(self, stack: Stack, progress: Progress) -> list[list[dict]]:
         subject = stack.first
         if not subject.attention or not subject.mixers:
-            raise NotMeasurable("interference: the model has not both a recurrence and attention")
+            raise NotMeasurable("interference: the model needs both a recurrence and attention")
         task, length = stack.task, subject.training_length
         batch = stack.draw(length, self.sequences)
         forms: list[tuple[AbstractContextManager[Any], dict[str, Gradients]]] = [

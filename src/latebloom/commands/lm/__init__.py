@@ -1,1 +1,1 @@
-"""Language models on text: prepare a corpus, train a hybrid with Transformers, evaluate any model by context."""
+"""Prepare a corpus, train a language model on it with Transformers, and evaluate any model by context length."""

@@ -1,4 +1,4 @@
-"""Measure how fast a language model trains here: tokens per second, share of peak, and a bare loop beside it."""
+"""Measure how fast a language model trains here: tokens per second and share of peak, in Trainer and in a bare loop."""
 
 from argparse import Namespace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Measure a causal language model of Transformers by length of context: loss on the same tokens, and probes."""
+"""Evaluate a causal language model of Transformers by context length: loss on the same tokens, and probes."""
 
 import json
 import sys

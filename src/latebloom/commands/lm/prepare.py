@@ -1,4 +1,4 @@
-"""Make a corpus from text files: without duplicates, split, tokenized, in memory-mapped files with hashes."""
+"""Make a corpus from text files: remove duplicates, split, tokenize, and write memory-mapped files with hashes."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -17,17 +17,19 @@ def add_arguments(parser: Parser) -> None:
         help="folders and files of text or code, tables, saved datasets",
     )
     add_out(parser, "folder of the corpus (default: corpora/NAME); a command that was interrupted continues it")
-    add("--vocabulary", type=integer, default=4096, metavar="N", help="tokens of the tokenizer (default: 4096)")
+    add("--vocabulary", type=integer, default=4096, metavar="N", help="size of the vocabulary (default: 4096)")
     add("--tokenizer", metavar="PATH", help="use this tokenizer.json, or that of a model's folder, and train none")
     add(
         "--split",
         choices=("auto", "package", "file"),
         default="auto",
-        help="never divide a file, or all files below one top-level name (default: the latter if there are ten names)",
+        help="never divide a file, or a package: all files below one top-level name (default: package if there are 10)",
     )
-    add("--validation", type=share, default=0.03, metavar="SHARE", help="text for triggers (default: 3%%)")
-    add("--test", type=share, default=0.07, metavar="SHARE", help="text for evaluation (default: 7%%)")
-    add("--include", action="append", default=[], metavar="PATTERN", help="only file names like this, such as '*.py'")
+    add("--validation", type=share, default=0.03, metavar="SHARE", help="share of the text for triggers (default: 3%%)")
+    add("--test", type=share, default=0.07, metavar="SHARE", help="share of the text for evaluation (default: 7%%)")
+    add(
+        "--include", action="append", default=[], metavar="PATTERN", help="only files whose names match, such as '*.py'"
+    )
     add("--column", metavar="NAME", help="column of tables with the text (default: text, or content)")
     add("--largest", type=integer, default=1_000_000, metavar="BYTES", help="leave out larger files (default: 1000000)")
     add("--traces", type=share, default=0.0, metavar="SHARE", help="share of short traces in training (default: none)")

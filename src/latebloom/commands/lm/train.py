@@ -29,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
         type=integer,
         default=0,
         metavar="STEP",
-        help="switch here at the latest (default: half of the steps)",
+        help="step of the switch at the latest (default: half of the steps)",
     )
     add(
         "--hold",
@@ -42,7 +42,7 @@ def add_arguments(parser: Parser) -> None:
         type=integer,
         default=0,
         metavar="N",
-        help="with --hold ramp: steps until attention counts fully",
+        help="with --hold ramp: steps until attention's output has its full size",
     )
     add("--context", type=integer, metavar="N", help="tokens of a training window (default: that of the size, or 512)")
     add(
@@ -52,8 +52,8 @@ def add_arguments(parser: Parser) -> None:
         help="windows of a batch on each process (default: that of the size, or 32)",
     )
     add("--steps", type=integer, metavar="N", help="optimizer steps (default: once over the training tokens)")
-    add("--tokens", type=number, metavar="N", help="instead of --steps, such as 20e6")
-    add("--learning-rate", type=number, metavar="RATE", help="peak of the rate (default: that of the size, or 0.001)")
+    add("--tokens", type=number, metavar="N", help="tokens to train on, instead of --steps, such as 20e6")
+    add("--learning-rate", type=number, metavar="RATE", help="peak learning rate (default: that of the size, or 0.001)")
     add("--seed", type=integer, default=0, metavar="N", help="seed of weights and order of data (default: 0)")
     add("--bf16", action="store_true", help="mixed precision with bfloat16")
     add("--shard", action="store_true", help="divide the model among the processes that torchrun starts (FSDP2)")
