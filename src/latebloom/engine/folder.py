@@ -63,6 +63,11 @@ class RunFolder:
                 raise CheckpointError(f"{self.path} is inside a run; give the run's folder, {enclosing}")
             if self.config_file.exists():
                 raise CheckpointError(f"{self.path} holds no run: its config.json is damaged or not from a run")
+            if self.is_finished and is_run(self.path):
+                raise CheckpointError(
+                    f"{self.path} is damaged: its config.json is missing; put it back, or remove {self.path} and train "
+                    "the run again"
+                )
             raise CheckpointError(f"{self.path} holds no run: there is no config.json in it{self.hint_below()}")
         return load_config(self.config_file)
 
@@ -76,8 +81,13 @@ class RunFolder:
             )
 
     def runs_below(self, levels: int = 1) -> list[Path]:
-        """Return the folders of the runs that are this many levels below."""
-        return [file.parent for file in sorted(self.path.glob("*/" * levels + "config.json")) if _describes_run(file)]
+        """Return the folders of the runs that are this many levels below, damaged ones too."""
+        return [folder for folder in sorted(self.path.glob("*/" * levels)) if is_run(folder)]
+
+    def all_below(self) -> list["RunFolder"]:
+        """Return the runs at any depth, damaged ones too."""
+        found = {file.parent for name in ("config.json", "environment.json") for file in self.path.rglob(name)}
+        return [RunFolder(folder) for folder in sorted(found) if is_run(folder)]
 
     def hint_below(self) -> str:
         """Return "; the runs below it are ..." with the nearest ones, or nothing; a study has three levels."""
@@ -321,6 +331,12 @@ def enclosing_run(path: Path) -> Path | None:
         if _describes_run(parent / "config.json"):
             return Path(os.path.relpath(parent)) if not path.is_absolute() else parent
     return None
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is that of a run; its config.json may be damaged, or missing if the run is finished."""
+    own = folder / "config.json", folder / "result.json"
+    return _describes_run(own[0]) or ((folder / "environment.json").exists() and any(map(os.path.lexists, own)))
 
 
 def _describes_run(file: Path) -> bool:

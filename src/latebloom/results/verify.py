@@ -6,7 +6,7 @@ from pathlib import Path
 
 from latebloom.engine.checkpoint import complete_checkpoints, load_checkpoint
 from latebloom.engine.files import remove_folder
-from latebloom.engine.folder import RunFolder
+from latebloom.engine.folder import RunFolder, is_run
 from latebloom.engine.loop import run
 from latebloom.engine.manifest import MANIFEST, damaged_files, manifest_digest
 from latebloom.engine.pause import pause_steps, read_pause
@@ -32,10 +32,10 @@ def verify(path: Path) -> Iterator[Verified]:
     if not path.is_dir():
         yield _verify_file(path, None)
         return
-    if RunFolder(path).config_file.exists():
+    if is_run(path) or RunFolder(path).config_file.exists():
         yield _verify_run(RunFolder(path))
         return
-    runs = [RunFolder(file.parent) for file in sorted(path.rglob("config.json")) if (file.parent / ".lock").exists()]
+    runs = RunFolder(path).all_below()
     files = [path / name for name in STUDY_FILES if (path / name).exists()]
     if not runs and not files:
         raise ResultsError(f"verify: {path} holds neither runs nor results")
