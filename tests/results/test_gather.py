@@ -175,5 +175,5 @@ def test_a_run_whose_configuration_is_damaged_is_refused_and_not_left_out(conten
     file.unlink()
     if content is not None:
         file.write_text(content)
-    with pytest.raises(CheckpointError, match="its config.json is (damaged|missing)"):
+    with pytest.raises(CheckpointError, match=r"its config.json is (damaged|missing)"):
         gather([tmp_path])

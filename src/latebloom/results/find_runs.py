@@ -30,7 +30,7 @@ def _of_study(study: Path) -> list[StudyRun]:
         if "tuning" in folder.path.relative_to(study).parts[:1] or not folder.is_finished:
             continue
         config = folder.read_config()
-        folder.read_result(config, "config.json")  # one that was changed has no name in the results, and would be missed
+        folder.read_result(config, "config.json")  # of one that was changed the results have no name
         if (record := names.get(config.hash)) is not None:
             found.append(StudyRun(record.study, record.task, record.arm, config, folder.path, record.against))
     return found

@@ -13,6 +13,9 @@ from latebloom.engine.pause import pause_steps, read_pause
 from latebloom.errors import CheckpointError, LatebloomError, ResultsError
 from latebloom.reading import find_link
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, has_digest, read_results
+from latebloom.results.probes import FOLDER as PROBES
+from latebloom.results.probes import is_probe_file, probe_files, read_probes
+from latebloom.results.record import RunRecord
 
 STUDY_FILES = (RESULTS_FILE, TUNING_FILE)
 
@@ -28,12 +31,13 @@ class Verified:
 
 
 def verify(path: Path) -> Iterator[Verified]:
-    """Yield what is found about a results file, a run, or every run and results file of a study."""
+    """Yield what is found about a results file, a run, or every run and results file of a study, with their probes."""
     if not path.is_dir():
         yield _verify_file(path, None)
         return
     if is_run(path) or RunFolder(path).config_file.exists():
         yield _verify_run(RunFolder(path))
+        yield from (_verify_file(file, None) for file in probe_files(path))
         return
     runs = RunFolder(path).all_below()
     files = [path / name for name in STUDY_FILES if (path / name).exists()]
@@ -43,6 +47,7 @@ def verify(path: Path) -> Iterator[Verified]:
     manifests = {manifest_digest(folder.path) for folder in runs if folder.is_finished}
     for file in files:
         yield _verify_file(file, manifests if runs else None)
+    yield from (_verify_file(file, None) for file in probe_files(path))
 
 
 def repair(path: Path) -> str | None:
@@ -112,9 +117,14 @@ def _damage_of_pause(folder: RunFolder, step: int) -> str:
 
 
 def _verify_file(path: Path, manifests: set[str | None] | None) -> Verified:
-    """Check a results file, and that it was made from the runs with these manifests if they are known."""
+    """Check a results file or one of a probe, and that it was made from the runs with these manifests if these are
+    known."""
+    records: list[RunRecord] = []
     try:
-        records = read_results([path])
+        if path.parent.name == PROBES or is_probe_file(path):
+            read_probes([path])
+        else:
+            records = read_results([path])
     except ResultsError as error:
         return Verified(path, (str(error),))
     note = "" if has_digest(path) else "it was written by a version without digests, so a changed number is not noticed"
