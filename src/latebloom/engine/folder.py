@@ -25,7 +25,7 @@ from typing import Any
 
 from latebloom.config import RunConfig, load_config
 from latebloom.differences import MOST_NAMED, describe_differences
-from latebloom.engine.checkpoint import complete_checkpoints, load_newest
+from latebloom.engine.checkpoint import complete_checkpoints, fitting, load_newest
 from latebloom.engine.environment import describe_environment
 from latebloom.engine.extension import extension_obstacle, is_extension
 from latebloom.engine.files import make_folder, remove_incomplete, to_json, write_file, write_json
@@ -173,11 +173,8 @@ class RunFolder:
 
     def check_owned(self) -> None:
         """Raise if the folder was moved, removed or replaced, or taken by another process, since it was opened."""
-        if self._lock is not None and not self._lock.is_held:
-            raise CheckpointError(
-                f"{self.path} was moved, removed or replaced, or taken by another process, while the run was training "
-                "there; this process stops and writes nothing more into it"
-            )
+        if self._lock is not None:
+            self._lock.check("the run was training there")
         for place in (self.checkpoints, self.model):
             if place.is_symlink():
                 raise CheckpointError(f"{place} was replaced by a link while the run was training; the run stops")
@@ -210,7 +207,7 @@ class RunFolder:
                 self._reopen_if_damaged()
             if self.is_finished:
                 return
-        environment = read_json(self.environment_file, "resumed")
+        environment = self.read_environment("resumed")
         environment["resumed"].append(here)
         if is_extended:
             found = self.read_config()
@@ -237,8 +234,9 @@ class RunFolder:
             )
         saved, done, switch_step = complete_checkpoints(self.checkpoints), 0, None
         if saved:
-            _, _, state = load_newest(saved, self.hashes(found))
-            done, switch_step = state["step"], state["trainer"]["runs"][0]["switch_step"]
+            newest, _, state = load_newest(saved, self.hashes(found))
+            with fitting(newest):
+                done, switch_step = int(state["step"]), state["trainer"]["runs"][0]["switch_step"]
         elif self.is_finished:
             raise CheckpointError(
                 f"out: {self.path} was trained in a stack and has no checkpoint of its own, so it cannot be extended; "
@@ -250,9 +248,24 @@ class RunFolder:
 
     def hashes(self, config: RunConfig) -> list[str]:
         """Return the hashes that checkpoints of the run may have: of its configuration, and before it was extended."""
-        there = self.environment_file.exists()
-        extended = read_json(self.environment_file).get("extended", []) if there else []
+        extended = self.read_environment().get("extended", []) if self.environment_file.exists() else []
         return [*config.hashes, *(hash for entry in extended for hash in entry["hashes"])]
+
+    def read_environment(self, *needed: str) -> dict[str, Any]:
+        """Return versions, machine, command and history of the run; raise if one of them has the wrong form."""
+        data = read_json(self.environment_file, *needed)
+        extended, resumed = data.get("extended", []), data.get("resumed", [])
+        is_sound = isinstance(resumed, list) and isinstance(extended, list) and _are_texts(data.get("command", []))
+        if not is_sound or not all(isinstance(one, dict) and _are_texts(one.get("hashes")) for one in extended):
+            raise CheckpointError(
+                f"{self.environment_file} is damaged: command, resumed or extended has a form that no run has written; "
+                f"remove {self.path} and train the run again"
+            )
+        return data
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def read_json(file: Path, *needed: str) -> dict[str, Any]:
@@ -299,11 +312,23 @@ class Lock:
     @property
     def is_held(self) -> bool:
         """Whether the path still leads to the file that this process has locked."""
-        try:
-            there = os.stat(self.path, follow_symlinks=False)
-        except OSError:
-            return False
-        return os.path.samestat(there, os.fstat(self.descriptor))
+        return is_at(self.path, os.fstat(self.descriptor), follow=False)
+
+    def check(self, doing: str) -> None:
+        """Raise if the folder was moved, removed or replaced, or taken by another process, since it was locked."""
+        if not self.is_held:
+            raise CheckpointError(
+                f"{self.path.parent} was moved, removed or replaced, or taken by another process, while {doing}; this "
+                "process stops and writes nothing more into it"
+            )
+
+
+def is_at(path: Path, known: os.stat_result, *, follow: bool = True) -> bool:
+    """Return whether a path still leads to a file or folder that is known."""
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=follow), known)
+    except OSError:
+        return False
 
 
 def wait_until_free(folders: Iterable[Path], seconds: float) -> None:
