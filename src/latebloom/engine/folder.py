@@ -197,6 +197,10 @@ class RunFolder:
                 raise CheckpointError(
                     f"out: {self.path} is the folder of several runs; choose another folder for one run"
                 )
+            if self.is_finished:
+                self.read_config()  # raises: it is the folder of a run that lost its configuration
+            if saved := complete_checkpoints(self.checkpoints):
+                load_newest(saved, config.hashes)  # raises if they are of another run
             write_json(self.environment_file, here | {"resumed": []})
             write_json(self.config_file, config.to_json())
             return
