@@ -1,12 +1,15 @@
 """The runs that probes measure."""
 
+import json
 from dataclasses import replace
 from functools import partial
 
 import pytest
 
+from latebloom import run
 from latebloom.errors import CheckpointError
 from latebloom.results.find_runs import find_runs
+from latebloom.results.probe_runs import subject_of
 from latebloom.studies.execute import execute
 from latebloom.studies.local import train_all
 from latebloom.studies.plan import Arm, Plan
@@ -21,3 +24,16 @@ def test_a_run_of_a_study_that_was_changed_is_refused_and_not_left_out(tiny, tmp
     file.write_text(file.read_text().replace('"seed": 1', '"seed": 5'))
     with pytest.raises(CheckpointError, match=r"seed-1 is damaged: config.json is missing or was changed"):
         find_runs([tmp_path])
+
+
+@pytest.mark.parametrize("line", [b"\xff", b"[" * 100_000, b"9" * 5000], ids=["not text", "nested", "a long number"])
+def test_damaged_metrics_of_a_run_without_digests_are_one_sentence(line, tiny, tmp_path):
+    run(tiny, tmp_path, device="cpu")
+    (tmp_path / "manifest.json").unlink()
+    result = json.loads((tmp_path / "result.json").read_text())
+    (tmp_path / "result.json").write_text(json.dumps(result | {"manifest": False}))
+    (one,) = find_runs([tmp_path])
+    with open(tmp_path / "metrics.jsonl", "ab") as file:
+        file.write(line)
+    with pytest.raises(CheckpointError, match=r"metrics.jsonl is damaged"):
+        subject_of(one, "cpu")

@@ -147,9 +147,11 @@ class RunFolder:
 
     def read_evaluation(self) -> Evaluation:
         """Return the evaluation at the end of training."""
-        return Evaluation.from_json(
-            read_json(self.evaluation_file, "training_length", "lengths", "chance", "chance_of")
-        )
+        data = read_json(self.evaluation_file, "training_length", "lengths", "chance", "chance_of")
+        try:
+            return Evaluation.from_json(data)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.evaluation_file} is damaged: {error}") from None
 
     @contextmanager
     def opened(self, config: RunConfig, device: str, *, extend: bool = False) -> Iterator[None]:
