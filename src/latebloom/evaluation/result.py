@@ -140,10 +140,11 @@ class Evaluation:
 
     def _check(self) -> None:
         """Raise ValueError unless counts and shares are possible; TypeError if they are no numbers."""
-        totals = [
+        totals = [(count.correct, count.sequences) for count in self.counts]
+        totals += [
             (right, count.sequences * count.queries.get(name, 1))
             for count in self.counts
-            for name, right in ((None, count.correct), *count.answers.items())
+            for name, right in count.answers.items()
         ]
         whole = [self.training_length, *(one for count in self.counts for one in (count.length, count.sequences))]
         whole += [queries for count in self.counts for queries in count.queries.values()]
