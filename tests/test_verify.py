@@ -149,7 +149,8 @@ def test_no_flipped_bit_of_a_results_file_is_read(tmp_path):
     write_results(file, study(seeds=2))
     content = file.read_bytes()
     assert read_results([file])
-    for place in range(0, len(content), max(1, len(content) // 300)):
+    in_name = content.index(b"latebloom_digest") + 12  # a file without a digest is an older one
+    for place in (in_name, *range(0, len(content), max(1, len(content) // 300))):
         changed = bytearray(content)
         changed[place] ^= 1 << place % 8
         file.write_bytes(changed)
@@ -175,3 +176,36 @@ def test_a_path_that_does_not_exist_is_a_mistake_and_not_damage(tmp_path, capsys
         main(["verify", str(tmp_path / "nothing-here")])
     assert end.value.code == 2
     assert "nothing-here does not exist; give the folder of a run" in capsys.readouterr().err
+
+
+@pytest.fixture
+def several(finished, tmp_path, tiny_run) -> Path:
+    """A folder of two runs and the results that were made from them."""
+    folders = [tmp_path / "several" / f"seed-{seed}" for seed in (0, 1)]
+    shutil.copytree(finished, folders[0])
+    run(replace(tiny_run, seed=1), folders[1], device="cpu")
+    runs = [StudyRun("s", "t", "dat", replace(tiny_run, seed=seed), folder) for seed, folder in enumerate(folders)]
+    write_results(tmp_path / "several" / "results.parquet", [collect(one) for one in runs])
+    return tmp_path / "several"
+
+
+@pytest.mark.parametrize("missing", ["config.json", ".lock"])
+def test_a_run_that_lost_a_file_is_found_among_others_and_named(missing, several, capsys):
+    (several / "seed-1" / missing).unlink()
+    (several / "seed-1" / "evaluation.json").write_text("{}")
+    status, told = verify(capsys, several)
+    assert status == 1
+    assert "seed-1: evaluation.json is missing or was changed" in " ".join(told.split())
+    assert told.endswith("3 checked, 2 sound, 1 damaged.\n")
+    status, told = verify(capsys, several / "seed-1")
+    assert status == 1
+    assert "1 checked, 0 sound, 1 damaged" in told
+
+
+def test_a_run_that_cannot_be_repaired_does_not_keep_others_from_it(several, finished, capsys):
+    (several / "seed-0" / "config.json").write_text("{")
+    (several / "seed-1" / "model" / "model.safetensors").write_bytes(b"x")
+    with pytest.warns(UserWarning, match="was damaged and is restored"):
+        status, told = verify(capsys, several, "--repair")
+    assert status == 1
+    assert "seed-1 was repaired from step-00000024" in " ".join(told.split())

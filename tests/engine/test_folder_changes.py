@@ -104,6 +104,20 @@ def test_a_run_does_not_finish_beside_the_configuration_of_another(change, tiny,
     assert run(tiny, tmp_path / "run", device="cpu").evaluation == run(tiny, device="cpu").evaluation
 
 
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_another_run_does_not_begin_in_a_folder_that_lost_its_configuration(is_finished, tiny, tmp_path):
+    run(tiny, tmp_path / "run", device="cpu")
+    (tmp_path / "run" / "config.json").unlink()
+    if not is_finished:
+        (tmp_path / "run" / "result.json").unlink()
+    before = contents(tmp_path / "run")
+    with pytest.raises(
+        CheckpointError, match=r"its config.json is missing; put it back|belongs to another configuration"
+    ):
+        run(replace(tiny, seed=9), tmp_path / "run", device="cpu")
+    assert contents(tmp_path / "run") == before
+
+
 LINKS = (".lock", "metrics.jsonl", "config.json", "result.json", "model", "checkpoints", ".writing-result.json")
 
 

@@ -110,6 +110,53 @@ def test_a_checkpoint_without_the_optimizer_is_refused(lost, stopped, tiny, tmp_
         run(tiny, folder, device="cpu")
 
 
+@pytest.mark.parametrize("group", ["model", "optimizer"])
+@pytest.mark.parametrize(
+    "change", [lambda x: x * math.nan, lambda x: -1 - x * x, Tensor.double], ids=["NaN", "below 0", "double"]
+)
+def test_tensors_that_no_run_can_have_are_refused_after_the_last_step_too(group, change, stopped, tiny, tmp_path):
+    """After the last step nothing is trained any more that would show it."""
+    folder = Path(shutil.copytree(stopped, tmp_path / "run"))
+    run(tiny, folder, device="cpu")
+    (folder / "result.json").unlink()
+    for checkpoint in (folder / "checkpoints").iterdir():
+        file, state = checkpoint / f"{group}.safetensors", checkpoint / "state.json"
+        tensors = load_file(file)
+        save_file({name: change(one) if "/step" not in name else one for name, one in tensors.items()}, file)
+        header = json.loads(state.read_text())
+        header["digests"][group] = digest(file.read_bytes())
+        state.write_text(json.dumps(header))
+    if group == "model" and change(torch.ones(1)).item() == -2:
+        return  # weights may be below 0
+    with pytest.raises(CheckpointError, match="is not possible there"):
+        run(tiny, folder, device="cpu")
+
+
+def test_a_forged_state_is_refused_where_a_run_is_extended_too(stopped, tiny, tmp_path):
+    folder = Path(shutil.copytree(stopped, tmp_path / "run"))
+    forge(folder, lambda state: state["trainer"].update(runs=[]))
+    longer = replace(tiny, training=replace(tiny.training, steps=30))
+    with pytest.raises(CheckpointError, match="does not fit this run"):
+        run(longer, folder, device="cpu")
+
+
+ENVIRONMENTS = {
+    "resumed": (5, "x", None), "extended": (5, "x", None, [5], [{}], [{"hashes": 5}]), "command": (5, [5], None)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_an_environment_that_no_run_has_written_is_refused(name, stopped, tiny, tmp_path):
+    for number, value in enumerate(ENVIRONMENTS[name]):
+        folder = Path(shutil.copytree(stopped, tmp_path / str(number)))
+        file = folder / "environment.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {name: value}))
+        with pytest.raises(
+            CheckpointError, match=r"environment.json is damaged: command, resumed or extended has a form"
+        ):
+            run(tiny, folder, device="cpu")
+
+
 class UnusualLayer(RecurrentLayer):
     """An Elman network with a fixed parameter, one that is not used, and a buffer."""
 

@@ -242,3 +242,28 @@ def test_the_interval_of_several_queries_covers_the_truth_even_if_they_are_right
         low, high = Count(25, 40, 0, {"recall": int(drawn.sum())}, {"recall": 10}).interval_of("recall")
         covered += low <= truth <= high
     assert covered >= 0.95 * 300
+
+
+@pytest.mark.parametrize("value", ["x", -1, 1.5, None, [], {}, 10**30, "nothing"])
+def test_an_evaluation_with_a_value_of_the_wrong_form_is_one_sentence(value):
+    """Runs of the first version have no digests, so a changed file is noticed here or not at all."""
+    right = Evaluation.of(5, (Count(5, 10, 4, {"sum": 9, "recall": 8}, {"sum": 2}),), {"sum": 0.1, "recall": 0.2})
+    places = (
+        ("training_length",), ("chance",), ("chance_of",), ("chance_of", "sum"), ("lengths",), ("lengths", 0),
+        ("lengths", 0, "length"), ("lengths", 0, "sequences"), ("lengths", 0, "correct"), ("lengths", 0, "answers"),
+        ("lengths", 0, "answers", "sum"), ("lengths", 0, "answers", "sum", "correct"),
+        ("lengths", 0, "answers", "sum", "queries"),
+    )  # fmt: skip
+    for *above, last in places:
+        data = right.to_json()
+        inner = data
+        for name in above:
+            inner = inner[name]
+        if value == "nothing":
+            del inner[last]
+        else:
+            inner[last] = value
+        try:
+            Evaluation.from_json(data).score  # noqa: B018
+        except CheckpointError as error:
+            assert "this is not an evaluation" in str(error)  # noqa: PT017

@@ -10,7 +10,7 @@ from latebloom import run
 from latebloom.cli import main
 from latebloom.engine.files import write_json
 from latebloom.engine.folder import RunFolder
-from latebloom.errors import InterruptedRun, ResultsError
+from latebloom.errors import CheckpointError, InterruptedRun, ResultsError
 from latebloom.results import gather as gather_module
 from latebloom.results.gather import gather
 from latebloom.studies.execute import execute
@@ -165,3 +165,15 @@ def test_many_arms_in_one_folder_are_looked_at_once(quick, tmp_path, monkeypatch
     monkeypatch.setattr(gather_module, "_holds_one_arm", lambda folder: looked.append(folder) or look(folder))
     assert [one.arm for one in gather([tmp_path])] == [f"{width}-0" for width in (16, 24, 8) for _ in range(2)]
     assert looked == [tmp_path]
+
+
+@pytest.mark.parametrize("content", ["", "{}", None], ids=["empty", "of something else", "missing"])
+def test_a_run_whose_configuration_is_damaged_is_refused_and_not_left_out(content, quick, tmp_path):
+    for seed in range(2):
+        run(replace(quick, seed=seed), tmp_path / f"seed-{seed}", device="cpu")
+    file = tmp_path / "seed-1" / "config.json"
+    file.unlink()
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(CheckpointError, match=r"its config.json is (damaged|missing)"):
+        gather([tmp_path])

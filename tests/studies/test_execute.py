@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -469,3 +470,24 @@ def test_mistakes_are_one_sentence(words, said, capsys):
     error = capsys.readouterr().err.strip()
     assert said in error
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("change", ["moved", "removed", "replaced"])
+def test_a_study_writes_nothing_where_its_folder_was(change, tiny, tmp_path):
+    folder = tmp_path / "study"
+
+    def train(configs, out):
+        if change == "removed":
+            shutil.rmtree(out)
+        else:
+            out.rename(tmp_path / "moved")
+        if change == "replaced":
+            folder.mkdir()
+            (folder / "results.parquet").write_text("precious")
+        return {}
+
+    with pytest.raises(
+        CheckpointError, match=r"study was moved, removed or replaced, .* while the study was running there"
+    ):
+        execute("s", Plan([Arm("joint", tiny)], range(1)), folder, train)
+    assert [file.read_text() for file in folder.glob("*")] == ["precious"] * (change == "replaced")

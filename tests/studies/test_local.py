@@ -15,7 +15,7 @@ import pytest
 from processes import descendants, living
 
 from latebloom import run
-from latebloom.engine.outcome import TrainedRun
+from latebloom.engine.outcome import Progress, TrainedRun
 from latebloom.studies import sockets
 from latebloom.studies.local import train_all
 
@@ -37,6 +37,23 @@ def test_a_run_that_fails_is_reported_and_the_others_finish(tiny, tmp_path):
     assert failures["bad"].startswith("out: ")
     assert "bad cannot be written" in failures["bad"]
     assert (tmp_path / "good" / "result.json").exists()
+
+
+@pytest.mark.parametrize("change", ["moved", "replaced"])
+def test_no_run_starts_in_a_folder_that_was_moved_or_replaced(change, tiny, tmp_path):
+    folder = tmp_path / "study"
+
+    def move(name: str, progress: Progress) -> None:
+        if folder.exists() and not (tmp_path / "moved").exists():
+            folder.rename(tmp_path / "moved")
+            if change == "replaced":
+                folder.mkdir()
+
+    slow = replace(tiny, training=replace(tiny.training, steps=400, check_every=100))
+    failures = train_all({"first": slow, "second": tiny}, folder, workers=1, device="cpu", observe=move)
+    assert "moved, removed or replaced" in failures["first"]
+    assert failures["second"] == f"{folder} was moved, removed or replaced before the run could start"
+    assert not folder.exists() or not list(folder.iterdir())
 
 
 SCRIPT = """

@@ -49,6 +49,7 @@ def run(options: Namespace) -> None:
 
     from latebloom.probes.probe import Probe
     from latebloom.progress import probe_with_bar
+    from latebloom.reading import find_link
     from latebloom.report.probe_page import probe_sections, write_page
     from latebloom.report.terminal import say
     from latebloom.results.find_runs import find_runs
@@ -67,6 +68,8 @@ def run(options: Namespace) -> None:
         raise ConfigError(f"what: {options.what!r} names no probe; choices: {', '.join(Probe.choices())}")
     found = find_runs(options.runs)
     out = options.out or default_place(options.runs) / FOLDER
+    if link := find_link(options.out or out.parent, levels=1):  # a link of that name is followed if the user names it
+        raise ConfigError(f"out: {link}; probes are not written through links, choose another folder with --out")
     results = probe_with_bar(found, probes, out, device=options.device, at_once=options.at_once)
     answers = {one.task: one.config.task.state_answer for one in found}
     console = Console()

@@ -18,7 +18,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> None:
     from rich.console import Console
 
-    from latebloom.errors import ConfigError, printable
+    from latebloom.errors import ConfigError, LatebloomError, printable
     from latebloom.report.terminal import say
     from latebloom.results.verify import repair, verify
 
@@ -31,7 +31,11 @@ def run(options: Namespace) -> None:
     if options.repair:
         for one in found:
             if one.problems:
-                done = repair(one.path) or f"{one.path} cannot be repaired; remove it, and train or collect it again"
+                try:
+                    done = repair(one.path)
+                except LatebloomError as error:  # the others can be repaired nevertheless
+                    done = str(error)
+                done = done or f"{one.path} cannot be repaired; remove it, and train or collect it again"
                 say(console, printable(f"{done}."))
         found = list(verify(options.path))
     for one in found:

@@ -9,7 +9,8 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from latebloom.engine.files import (
     remove_incomplete,
     write_flushed,
 )
-from latebloom.errors import CheckpointError, DamagedCheckpointError, Note
+from latebloom.errors import CheckpointError, DamagedCheckpointError, Note, first_line
 from latebloom.reading import read_json_file, read_plain
 
 Tensors = dict[str, dict[str, Tensor]]
@@ -85,11 +86,25 @@ def load_checkpoint(path: Path, runs: Sequence[str]) -> tuple[Tensors, dict[str,
         changed += [f"{name}.safetensors" for name in digests if digest(contents[name]) != digests[name]]
         if changed:
             raise DamagedCheckpointError(f"checkpoint {path} is damaged: {changed[0]} was changed after it was written")
+        if not isinstance(state, dict):
+            raise TypeError("its state is not a table of names")
         tensors = {name: load(content) for name, content in contents.items()}
         return _upgrade(tensors, state) if header["format"] == 1 else (tensors, state)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise DamagedCheckpointError(
             f"checkpoint {path} is damaged or not a checkpoint of latebloom ({type(error).__name__}: {error})"
+        ) from error
+
+
+@contextmanager
+def fitting(path: Path) -> Iterator[None]:
+    """Turn the errors of a checkpoint that does not fit the run into one sentence."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise CheckpointError(
+            f"checkpoint {path} does not fit this run ({type(error).__name__}: {first_line(error)}); "
+            "choose another folder with --out"
         ) from error
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from latebloom.config import RunConfig, load_config
 from latebloom.differences import MOST_NAMED, describe_differences
-from latebloom.engine.checkpoint import complete_checkpoints, load_newest
+from latebloom.engine.checkpoint import complete_checkpoints, fitting, load_newest
 from latebloom.engine.environment import describe_environment
 from latebloom.engine.extension import extension_obstacle, is_extension
 from latebloom.engine.files import make_folder, remove_incomplete, to_json, write_file, write_json
@@ -63,6 +63,11 @@ class RunFolder:
                 raise CheckpointError(f"{self.path} is inside a run; give the run's folder, {enclosing}")
             if self.config_file.exists():
                 raise CheckpointError(f"{self.path} holds no run: its config.json is damaged or not from a run")
+            if self.is_finished and is_run(self.path):
+                raise CheckpointError(
+                    f"{self.path} is damaged: its config.json is missing; put it back, or remove {self.path} and train "
+                    "the run again"
+                )
             raise CheckpointError(f"{self.path} holds no run: there is no config.json in it{self.hint_below()}")
         return load_config(self.config_file)
 
@@ -76,8 +81,13 @@ class RunFolder:
             )
 
     def runs_below(self, levels: int = 1) -> list[Path]:
-        """Return the folders of the runs that are this many levels below."""
-        return [file.parent for file in sorted(self.path.glob("*/" * levels + "config.json")) if _describes_run(file)]
+        """Return the folders of the runs that are this many levels below, damaged ones too."""
+        return [folder for folder in sorted(self.path.glob("*/" * levels)) if is_run(folder)]
+
+    def all_below(self) -> list["RunFolder"]:
+        """Return the runs at any depth, damaged ones too."""
+        found = {file.parent for name in ("config.json", "environment.json") for file in self.path.rglob(name)}
+        return [RunFolder(folder) for folder in sorted(found) if is_run(folder)]
 
     def hint_below(self) -> str:
         """Return "; the runs below it are ..." with the nearest ones, or nothing; a study has three levels."""
@@ -137,9 +147,11 @@ class RunFolder:
 
     def read_evaluation(self) -> Evaluation:
         """Return the evaluation at the end of training."""
-        return Evaluation.from_json(
-            read_json(self.evaluation_file, "training_length", "lengths", "chance", "chance_of")
-        )
+        data = read_json(self.evaluation_file, "training_length", "lengths", "chance", "chance_of")
+        try:
+            return Evaluation.from_json(data)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.evaluation_file} is damaged: {error}") from None
 
     @contextmanager
     def opened(self, config: RunConfig, device: str, *, extend: bool = False) -> Iterator[None]:
@@ -163,11 +175,8 @@ class RunFolder:
 
     def check_owned(self) -> None:
         """Raise if the folder was moved, removed or replaced, or taken by another process, since it was opened."""
-        if self._lock is not None and not self._lock.is_held:
-            raise CheckpointError(
-                f"{self.path} was moved, removed or replaced, or taken by another process, while the run was training "
-                "there; this process stops and writes nothing more into it"
-            )
+        if self._lock is not None:
+            self._lock.check("the run was training there")
         for place in (self.checkpoints, self.model):
             if place.is_symlink():
                 raise CheckpointError(f"{place} was replaced by a link while the run was training; the run stops")
@@ -190,6 +199,10 @@ class RunFolder:
                 raise CheckpointError(
                     f"out: {self.path} is the folder of several runs; choose another folder for one run"
                 )
+            if self.is_finished:
+                self.read_config()  # raises: it is the folder of a run that lost its configuration
+            if saved := complete_checkpoints(self.checkpoints):
+                load_newest(saved, config.hashes)  # raises if they are of another run
             write_json(self.environment_file, here | {"resumed": []})
             write_json(self.config_file, config.to_json())
             return
@@ -200,7 +213,7 @@ class RunFolder:
                 self._reopen_if_damaged()
             if self.is_finished:
                 return
-        environment = read_json(self.environment_file, "resumed")
+        environment = self.read_environment("resumed")
         environment["resumed"].append(here)
         if is_extended:
             found = self.read_config()
@@ -227,8 +240,9 @@ class RunFolder:
             )
         saved, done, switch_step = complete_checkpoints(self.checkpoints), 0, None
         if saved:
-            _, _, state = load_newest(saved, self.hashes(found))
-            done, switch_step = state["step"], state["trainer"]["runs"][0]["switch_step"]
+            newest, _, state = load_newest(saved, self.hashes(found))
+            with fitting(newest):
+                done, switch_step = int(state["step"]), state["trainer"]["runs"][0]["switch_step"]
         elif self.is_finished:
             raise CheckpointError(
                 f"out: {self.path} was trained in a stack and has no checkpoint of its own, so it cannot be extended; "
@@ -240,9 +254,24 @@ class RunFolder:
 
     def hashes(self, config: RunConfig) -> list[str]:
         """Return the hashes that checkpoints of the run may have: of its configuration, and before it was extended."""
-        there = self.environment_file.exists()
-        extended = read_json(self.environment_file).get("extended", []) if there else []
+        extended = self.read_environment().get("extended", []) if self.environment_file.exists() else []
         return [*config.hashes, *(hash for entry in extended for hash in entry["hashes"])]
+
+    def read_environment(self, *needed: str) -> dict[str, Any]:
+        """Return versions, machine, command and history of the run; raise if one of them has the wrong form."""
+        data = read_json(self.environment_file, *needed)
+        extended, resumed = data.get("extended", []), data.get("resumed", [])
+        is_sound = isinstance(resumed, list) and isinstance(extended, list) and _are_texts(data.get("command", []))
+        if not is_sound or not all(isinstance(one, dict) and _are_texts(one.get("hashes")) for one in extended):
+            raise CheckpointError(
+                f"{self.environment_file} is damaged: command, resumed or extended has a form that no run has written; "
+                f"remove {self.path} and train the run again"
+            )
+        return data
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def read_json(file: Path, *needed: str) -> dict[str, Any]:
@@ -289,11 +318,23 @@ class Lock:
     @property
     def is_held(self) -> bool:
         """Whether the path still leads to the file that this process has locked."""
-        try:
-            there = os.stat(self.path, follow_symlinks=False)
-        except OSError:
-            return False
-        return os.path.samestat(there, os.fstat(self.descriptor))
+        return is_at(self.path, os.fstat(self.descriptor), follow=False)
+
+    def check(self, doing: str) -> None:
+        """Raise if the folder was moved, removed or replaced, or taken by another process, since it was locked."""
+        if not self.is_held:
+            raise CheckpointError(
+                f"{self.path.parent} was moved, removed or replaced, or taken by another process, while {doing}; this "
+                "process stops and writes nothing more into it"
+            )
+
+
+def is_at(path: Path, known: os.stat_result, *, follow: bool = True) -> bool:
+    """Return whether a path still leads to a file or folder that is known."""
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=follow), known)
+    except OSError:
+        return False
 
 
 def wait_until_free(folders: Iterable[Path], seconds: float) -> None:
@@ -321,6 +362,12 @@ def enclosing_run(path: Path) -> Path | None:
         if _describes_run(parent / "config.json"):
             return Path(os.path.relpath(parent)) if not path.is_absolute() else parent
     return None
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is that of a run; its config.json may be damaged, or missing if the run is finished."""
+    own = folder / "config.json", folder / "result.json"
+    return _describes_run(own[0]) or ((folder / "environment.json").exists() and any(map(os.path.lexists, own)))
 
 
 def _describes_run(file: Path) -> bool:

@@ -11,7 +11,14 @@ from typing import Any
 import torch
 
 from latebloom.config import RunConfig
-from latebloom.engine.checkpoint import Tensors, complete_checkpoints, latest_checkpoint, load_newest, save_checkpoint
+from latebloom.engine.checkpoint import (
+    Tensors,
+    complete_checkpoints,
+    fitting,
+    latest_checkpoint,
+    load_newest,
+    save_checkpoint,
+)
 from latebloom.engine.environment import choose_device
 from latebloom.engine.files import make_folder, remove_folder, write_json
 from latebloom.engine.folder import RunFolder, read_json
@@ -20,7 +27,7 @@ from latebloom.engine.manifest import damaged_files
 from latebloom.engine.outcome import Observer, Outcome, Progress, TrainedRun
 from latebloom.engine.pause import PAUSED, Pause, Stop, checkpoint_step, has_reached, step_reached, write_pause
 from latebloom.engine.process_state import keep_freed_memory, preserve_torch_state, stop_requests
-from latebloom.engine.saved_state import check_optimizer, check_state, fitting, load_part
+from latebloom.engine.saved_state import check_optimizer, check_state, load_part
 from latebloom.engine.stacks import check_not_in_stack, stack_folders, stack_hashes
 from latebloom.engine.times import STEPS, TIMES_FILE, Times, write_times
 from latebloom.engine.trainer import Trainer
@@ -172,7 +179,7 @@ class _Loop:
             configs, backend = [journal.config for journal in self.journals], self.trainer.backend
             was_extended = not self.is_stack and len(self.hashes) > len(configs[0].hashes)
             check_state(state, configs, was_extended)
-            check_optimizer(tensors, backend.parameters, backend.attention_names, state["step"])
+            check_optimizer(tensors, backend.parameters, backend.attention_names, state)
             self.trainer.load(tensors, state["trainer"])
             self.started -= state["seconds"]
             self.is_marked = state.get(PAUSED, False)

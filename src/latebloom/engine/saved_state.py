@@ -4,10 +4,8 @@ A digest shows that a file is as it was written, not that a run wrote it. A stat
 """
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,24 +15,13 @@ from latebloom.config import RunConfig
 from latebloom.delay.policy import Delay
 from latebloom.delay.triggers import AtFraction, AtStep
 from latebloom.engine.backend import Backend
-from latebloom.engine.checkpoint import Tensors, complete_checkpoints, load_checkpoint
+from latebloom.engine.checkpoint import Tensors, complete_checkpoints, fitting, load_checkpoint
 from latebloom.engine.folder import RunFolder
-from latebloom.errors import CheckpointError, DamagedCheckpointError, first_line
+from latebloom.errors import DamagedCheckpointError
 
 MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 """What torch's AdamW keeps for a parameter."""
-
-
-@contextmanager
-def fitting(path: Path) -> Iterator[None]:
-    """Turn the errors of a checkpoint that does not fit the run into one sentence."""
-    try:
-        yield
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise CheckpointError(
-            f"checkpoint {path} does not fit this run ({type(error).__name__}: {first_line(error)}); "
-            "choose another folder with --out"
-        ) from error
+GROUPS = ("model", "optimizer")
 
 
 def load_part(
@@ -52,7 +39,7 @@ def load_part(
         raise DamagedCheckpointError(f"{error}; if there is a sound one before it, remove it with: {cure}") from error
     with fitting(path):
         check_state(state, [config], was_extended=False)
-        check_optimizer(tensors, initial, backend.attention_names, state["step"])
+        check_optimizer(tensors, initial, backend.attention_names, state)
     return tensors, state
 
 
@@ -110,8 +97,11 @@ def _check_journal(name: str, journal: dict[str, Any]) -> None:
     )
 
 
-def check_optimizer(tensors: Tensors, initial: Mapping[str, Tensor], attention: set[str], step: int) -> None:
-    """Raise ValueError unless every trained parameter of a single run has the optimizer's state, at its step.
+def check_optimizer(
+    tensors: Tensors, initial: Mapping[str, Tensor], attention: set[str], state: dict[str, Any]
+) -> None:
+    """Raise ValueError unless the parameters of a single run are finite and every trained one has the optimizer's
+    state, at its step.
 
     `initial` are the parameters before the first step. One that still has its initial value may have no state, because
     a layer may have parameters that nothing trains. Attention, of which the names are given, may have none, or fewer
@@ -119,19 +109,27 @@ def check_optimizer(tensors: Tensors, initial: Mapping[str, Tensor], attention: 
     """
     if "optimizer" not in tensors:  # a stack, whose tensors have one form
         return
-    found: dict[str, set[str]] = {}
+    step, found = state["step"], dict[str, set[str]]()
+    failed = state["trainer"]["runs"][0]["failed_step"] is not None  # in a stack: it fails again
+    if not failed:
+        for name, tensor in ((name, tensor) for group in GROUPS for name, tensor in tensors[group].items()):
+            _require(bool(tensor.isfinite().all()), name, "a number that is not finite")
     for name in tensors["optimizer"]:
         parameter, _, key = name.rpartition("/")
         found.setdefault(parameter, set()).add(key)
     for name, before in initial.items():
         keys, weights = found.get(name, set()), tensors["model"][name]
+        _require(weights.dtype == before.dtype, name, weights.dtype)
         if not keys and (step == 0 or name in attention or torch.equal(weights, before.detach().cpu())):
             continue
         _require(keys == MOMENTS, f"optimizer.{name}", sorted(keys))
         done = float(tensors["optimizer"][f"{name}/step"])
         _require(done == step if name not in attention else 0 < done <= step, f"optimizer.{name}/step", done)
-        shapes = [tuple(tensors["optimizer"][f"{name}/{key}"].shape) for key in ("exp_avg", "exp_avg_sq")]
-        _require(shapes == [tuple(weights.shape)] * 2, f"optimizer.{name}", shapes)
+        least = float(tensors["optimizer"][f"{name}/exp_avg_sq"].min())
+        _require(least >= 0 or failed, f"optimizer.{name}/exp_avg_sq", least)
+        moments = [tensors["optimizer"][f"{name}/{key}"] for key in ("exp_avg", "exp_avg_sq")]
+        forms = [(tuple(one.shape), one.dtype) for one in moments]
+        _require(forms == [(tuple(weights.shape), weights.dtype)] * 2, f"optimizer.{name}", forms)
 
 
 def _is_count(value: object) -> bool:

@@ -84,7 +84,7 @@ def fork(source: RunFolder, target: RunFolder, config: RunConfig, step: int, dev
             tensors, state = load_checkpoint(checkpoint, source.hashes(found))
             (journal,) = state["journals"]
             metrics = read_plain(source.metrics_file)[: journal["metrics_bytes"]]
-        except (CheckpointError, OSError):
+        except (CheckpointError, OSError, KeyError, TypeError, ValueError):
             return False
         if digest(metrics) != journal["metrics_digest"]:
             return False

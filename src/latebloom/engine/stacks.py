@@ -74,7 +74,7 @@ def check_not_in_stack(folder: RunFolder) -> None:
             saved = latest_checkpoint(file.parent / "checkpoints")
             is_member = path.relative_to(parent).as_posix() in members
             if is_member and saved and checkpoint_step(saved) > step_reached(folder):
-                command = read_json(folder.environment_file, "command")["command"]
+                command = folder.read_environment("command")["command"]
                 raise CheckpointError(
                     f"{folder.path} was trained in a stack of {len(members)} runs; continue with: "
                     f"latebloom {shlex.join(command[1:])}; to train it alone from the beginning, remove {file.parent}"

@@ -132,9 +132,28 @@ class Evaluation:
                 for row in data["lengths"]
             )  # fmt: skip
             losses = {row["length"]: float(row["loss"]) for row in data["lengths"] if "loss" in row}
-            return cls(data["training_length"], counts, data["chance_of"], data["chance"], losses)
-        except (KeyError, TypeError) as error:
+            found = cls(data["training_length"], counts, data["chance_of"], data["chance"], losses)
+            found._check()
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"this is not an evaluation: {error!r} while reading it") from None
+        return found
+
+    def _check(self) -> None:
+        """Raise ValueError unless counts and shares are possible; TypeError if they are no numbers."""
+        totals = [(count.correct, count.sequences) for count in self.counts]
+        totals += [
+            (right, count.sequences * count.queries.get(name, 1))
+            for count in self.counts
+            for name, right in count.answers.items()
+        ]
+        whole = [self.training_length, *(one for count in self.counts for one in (count.length, count.sequences))]
+        whole += [queries for count in self.counts for queries in count.queries.values()]
+        is_possible = all(isinstance(number, int) and number >= 1 for number in whole)
+        is_possible &= all(isinstance(right, int) and 0 <= right <= total for right, total in totals)
+        is_possible &= all(0 <= share <= 1 for share in (self.chance_all, *self.chance.values()))
+        is_possible &= all(self.chance.keys() <= count.answers.keys() for count in self.counts)
+        if not is_possible or not self.counts:
+            raise ValueError("a number is not possible there")
 
 
 def _share(correct: int, accuracy: float, interval: tuple[float, float]) -> dict[str, Any]:

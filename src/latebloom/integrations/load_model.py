@@ -15,7 +15,7 @@ from torch import nn
 
 from latebloom.config import load_config
 from latebloom.delay.marks import PREFIX
-from latebloom.engine.checkpoint import latest_checkpoint, load_checkpoint
+from latebloom.engine.checkpoint import fitting, latest_checkpoint, load_checkpoint
 from latebloom.engine.folder import RunFolder, enclosing_run
 from latebloom.engine.memory import memory_of
 from latebloom.errors import ConfigError, first_line, unknown
@@ -114,9 +114,10 @@ def _checkpoint_model(path: Path) -> tuple[nn.Module, str]:
     folder = RunFolder(run)
     config = folder.read_config()
     tensors, state = load_checkpoint(path, folder.hashes(config))
-    model = SequenceModel(config.model, config.task.vocabulary_size)
-    model.load_state_dict(tensors["model"])
-    return model, f"those in {path}, of step {state['step']} of {config.training.steps}"
+    with fitting(path):
+        model = SequenceModel(config.model, config.task.vocabulary_size)
+        model.load_state_dict(tensors["model"])
+        return model, f"those in {path}, of step {state['step']} of {config.training.steps}"
 
 
 def _transformers_model(

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from latebloom.errors import refuse_unwritable
+from latebloom.engine.files import make_folder, write_file
+from latebloom.errors import catch_write_errors, refuse_unwritable
 from latebloom.probes.probe import Probe
 from latebloom.report.charts import Spec, save_chart
 from latebloom.report.mechanisms import RULE
@@ -45,11 +46,11 @@ def write_page(sections: Mapping[Key, ProbeSection], results: ProbeResults, out:
         page.add("</section>")
         pictures |= section.pictures(stem)
     _add_skipped(page, results)
-    with refuse_unwritable("out", out):
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "index.html").write_text(page.html())
-    for name, chart in pictures.items():
-        save_chart(chart, out / "figures" / f"{name}.svg", out / "figures" / f"{name}.png")
+    with catch_write_errors(out), refuse_unwritable("out", out):
+        make_folder(out)
+        for name, chart in pictures.items():
+            save_chart(chart, out / "figures" / f"{name}.svg", out / "figures" / f"{name}.png")
+        write_file(out / "index.html", page.html().encode(errors="replace"))
     return out / "index.html"
 
 

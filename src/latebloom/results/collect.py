@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from latebloom.config import RunConfig
-from latebloom.engine.folder import RunFolder, read_json
+from latebloom.engine.folder import RunFolder
 from latebloom.engine.manifest import manifest_digest
 from latebloom.engine.pause import latest_pause
 from latebloom.errors import CheckpointError, ResultsError
@@ -48,7 +48,7 @@ def collect(run: StudyRun, failure: str | None = None, before: Mapping[str, RunR
     The numbers of a run that was `collected_before` are not read again if its manifest is the same.
     """
     folder = RunFolder(run.folder)
-    here = read_json(folder.environment_file) if folder.environment_file.exists() else {}
+    here = folder.read_environment() if folder.environment_file.exists() else {}
     # The package has no version if it is run from a copy of the source; the commit says more.
     versions = [f"{name} {here[name]}" for name in ("latebloom", "python", "torch") if here.get(name)]
     machine = (here.get("accelerator"), here.get("processor"), f"{here.get('cores')} cores", here.get("system"))

@@ -6,7 +6,7 @@ that failed has one row without a length. An answer NAME of a task has the colum
 the column queries_NAME if a sequence has several scored queries of it. The metadata hold a digest of the whole file.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -30,7 +30,7 @@ MARK = "latebloom_results"
 DIGEST = "latebloom_digest"
 """The metadata key that holds the digest of the file, in which the digest itself counts as zeros. Older files have
 none."""
-_ZEROS = "0" * 64
+UNSEALED = "0" * 64
 KEY = ("study", "task", "training_length", "arm", "seed")
 ALWAYS = ("sum", "recall")
 """Answers that have columns even if no task asks for them."""
@@ -88,32 +88,38 @@ def write_results(path: Path, records: Sequence[RunRecord]) -> None:
     parts = (records[i : i + AT_ONCE] for i in range(0, len(records), AT_ONCE))
     frames = [pl.DataFrame([row for one in part for row in _rows(one)], schema=columns) for part in parts]
     frame = pl.concat(frames, rechunk=True) if frames else pl.DataFrame(schema=columns)
-    frame.write_parquet(content, compression="zstd", metadata={MARK: FORMAT, DIGEST: _ZEROS})
-    sealed = _sealed(content.getvalue())
+    frame.write_parquet(content, compression="zstd", metadata={MARK: FORMAT, DIGEST: UNSEALED})
+    sealed = seal(content.getvalue())
     with catch_write_errors(path), refuse_unwritable("results", path, ResultsError):
         make_folder(path.parent)
         write_file(path, sealed)
 
 
-def _sealed(content: bytes) -> bytes:
-    """Return the content of a results file with its digest in the place of the zeros.
+def seal(content: bytes) -> bytes:
+    """Return the content of a parquet file with its digest in the place of the zeros.
 
     Where a text of the runs holds as many zeros, the file stays without a digest.
     """
-    zeros = _ZEROS.encode()
+    zeros = UNSEALED.encode()
     return content.replace(zeros, digest(content).encode()) if content.count(zeros) == 1 else content
 
 
-def is_sealed(content: bytes, seal: str) -> bool:
-    """Return whether a results file is as it was written."""
-    return digest(content.replace(seal.encode(), _ZEROS.encode())) == seal
+def is_sound(content: bytes, metadata: Mapping[str, str]) -> bool:
+    """Return whether a parquet file is as it was written, as far as its metadata tell."""
+    written = _digest_in(metadata)
+    return written == UNSEALED or digest(content.replace(written.encode(), UNSEALED.encode())) == written
 
 
 def has_digest(path: Path) -> bool:
-    """Return whether a results file holds a digest of itself."""
+    """Return whether a parquet file holds a digest of itself."""
     import polars as pl
 
-    return pl.read_parquet_metadata(BytesIO(read_plain(path, follow=True))).get(DIGEST, _ZEROS) != _ZEROS
+    return _digest_in(pl.read_parquet_metadata(BytesIO(read_plain(path, follow=True)))) != UNSEALED
+
+
+def _digest_in(metadata: Mapping[str, str]) -> str:
+    """Return the digest among the metadata, by its length: a changed letter of its name must not hide it."""
+    return next((value for value in metadata.values() if len(value) == len(UNSEALED)), UNSEALED)
 
 
 def read_results(paths: Sequence[Path]) -> list[RunRecord]:
@@ -148,9 +154,9 @@ def read_frame(path: Path) -> "polars.DataFrame":
 
     with refuse_unreadable("results", path):
         content = read_plain(path, follow=True)
-        marks = pl.read_parquet_metadata(BytesIO(content))
-        mark, seal = marks.get(MARK), marks.get(DIGEST, _ZEROS)
-        if seal != _ZEROS and not is_sealed(content, seal):
+        metadata = pl.read_parquet_metadata(BytesIO(content))
+        mark = metadata.get(MARK)
+        if not is_sound(content, metadata):
             raise ResultsError(
                 f"results: {path} is damaged: it was changed after it was written; give the command of the study again "
                 "to write it anew"

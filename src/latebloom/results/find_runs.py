@@ -26,11 +26,11 @@ def _of_study(study: Path) -> list[StudyRun]:
     """Return the runs that the results file of a study names, and that are still there."""
     names = {record.config_hash: record for record in read_results([study / RESULTS_FILE]) if record.evaluation}
     found = []
-    for file in sorted(study.rglob("config.json")):
-        folder = RunFolder(file.parent)
-        if "tuning" in file.relative_to(study).parts[:1] or not folder.is_finished:
+    for folder in RunFolder(study).all_below():
+        if "tuning" in folder.path.relative_to(study).parts[:1] or not folder.is_finished:
             continue
         config = folder.read_config()
+        folder.read_result(config, "config.json")  # of one that was changed the results have no name
         if (record := names.get(config.hash)) is not None:
             found.append(StudyRun(record.study, record.task, record.arm, config, folder.path, record.against))
     return found

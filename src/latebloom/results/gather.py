@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from latebloom.config import RunConfig
-from latebloom.engine.folder import RunFolder, read_json
+from latebloom.engine.folder import RunFolder
 from latebloom.errors import LatebloomError, ResultsError
 from latebloom.results.collect import StudyRun, collect
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, read_results
@@ -53,8 +53,7 @@ def _describe_begun(study: Path) -> str:
     finished = sum(run.is_finished for run in runs)
     found = f"results: {study} is a study without results yet: {len(runs)} runs began and {finished} finished"
     for run in runs:
-        file = run.environment_file
-        words = read_json(file, "command")["command"][1:] if file.exists() else []
+        words = run.read_environment("command")["command"][1:] if run.environment_file.exists() else []
         if words[:1] in (["study"], ["demo"], ["train"]):  # in a script or on a cluster the words are other ones
             return f"{found}; continue with: latebloom {shlex.join(words)}"
     return f"{found}; continue with the command that began it"

@@ -12,12 +12,13 @@ from latebloom.config import OtherRun
 from latebloom.engine.environment import choose_device
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.outcome import TrainedRun
-from latebloom.errors import ConfigError, require
+from latebloom.errors import CheckpointError, ConfigError, require
 from latebloom.layers.precision import precision
 from latebloom.probes.probe import NotMeasurable, Probe, Progress, StackedProbe
 from latebloom.probes.stack import MOST_MODELS, Stack, can_share_stack
 from latebloom.probes.subject import Subject
 from latebloom.probes.table import Table
+from latebloom.reading import parse_json, read_plain
 from latebloom.results.collect import StudyRun
 from latebloom.results.probes import Probed, read_probe, write_probe
 
@@ -38,7 +39,11 @@ class ProbeResults:
 def subject_of(run: StudyRun, device: str | None = None) -> Subject:
     """Return a finished run as the subject of probes."""
     trained = TrainedRun.load(run.folder)
-    lines = [json.loads(line) for line in RunFolder(run.folder).metrics_file.read_text().splitlines()]
+    file = RunFolder(run.folder).metrics_file
+    try:
+        lines = [parse_json(line) for line in read_plain(file).decode().splitlines()]
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file} is damaged ({error}); remove {run.folder} and train the run again") from None
     config = trained.config
     model = trained.model.to(choose_device(device))
     return Subject(model, config.task, config.training.length, config.seed, recorded=lines)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from latebloom.errors import LatebloomError, ResultsError, refuse_unwritable
 from latebloom.probes.table import Column, Table
 from latebloom.reading import read_plain
-from latebloom.results.file import RESULTS_FILE, refuse_unreadable
+from latebloom.results.file import DIGEST, RESULTS_FILE, UNSEALED, is_sound, refuse_unreadable, seal
 from latebloom.results.record import RunRecord
 
 if TYPE_CHECKING:
@@ -64,10 +64,10 @@ def write_probe(path: Path, name: str, columns: Sequence[Column], runs: Sequence
     rows = [{key: getattr(run, key) for key in KEY} | row for run in runs for row in run.table.records()]
     content = BytesIO()
     frame = pl.DataFrame(rows, schema=schema(columns))
-    frame.write_parquet(content, compression="zstd", metadata={MARK: FORMAT, NAME: name})
+    frame.write_parquet(content, compression="zstd", metadata={MARK: FORMAT, NAME: name, DIGEST: UNSEALED})
     with refuse_unwritable("probe", path, ResultsError):
         make_folder(path.parent)
-        write_file(path, content.getvalue())
+        write_file(path, seal(content.getvalue()))
 
 
 def split_paths(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -78,10 +78,15 @@ def split_paths(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     for path in paths:
         is_folder = path.is_dir() and not any((path / name).exists() for name in (RESULTS_FILE, "config.json"))
         own = sorted(path.glob("*.parquet")) if is_folder else [path] if path.is_file() else []
-        found = [file for file in own if _is_probe_file(file)]
+        found = [file for file in own if is_probe_file(file)]
         rest += [] if found else [path]
-        named += found or [file for file in sorted((path / FOLDER).glob("*.parquet")) if _is_probe_file(file)]
+        named += found or probe_files(path)
     return rest, list({file.resolve(): file for file in named}.values())
+
+
+def probe_files(folder: Path) -> list[Path]:
+    """Return the files of the probes of a study or run, damaged ones too."""
+    return sorted((folder / FOLDER).glob("*.parquet"))
 
 
 def read_probes(files: Sequence[Path]) -> dict[str, list[Probed]]:
@@ -95,7 +100,7 @@ def read_probes(files: Sequence[Path]) -> dict[str, list[Probed]]:
     columns = {name: probe.columns for name, probe in Probe.choices().items()}
     tables: dict[str, list[Probed]] = {}
     for file in files:
-        if _metadata(file).get(NAME) not in columns:
+        if _read_sound(file)[1].get(NAME) not in columns:
             continue
         name, found = read_probe(file, columns)
         known = {one.config_hash for one in tables.get(name, ())}
@@ -117,27 +122,35 @@ def state_answer(run: RunRecord) -> str | None:
         return None
 
 
-def _is_probe_file(path: Path) -> bool:
-    return MARK in _metadata(path)
-
-
-def _metadata(path: Path) -> dict[str, str]:
-    """Return the metadata of a parquet file; none of other files."""
+def is_probe_file(path: Path) -> bool:
     import polars as pl
 
     try:
-        return pl.read_parquet_metadata(BytesIO(read_plain(path, follow=True)))
+        return MARK in pl.read_parquet_metadata(BytesIO(read_plain(path, follow=True)))
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        return {}
+        return False
+
+
+def _read_sound(path: Path) -> tuple[bytes, dict[str, str]]:
+    """Return the content and the metadata of a parquet file; raise if it was changed."""
+    import polars as pl
+
+    with refuse_unreadable("probe", path):
+        content = read_plain(path, follow=True)
+        about = pl.read_parquet_metadata(BytesIO(content))
+    if not is_sound(content, about):
+        raise ResultsError(
+            f"probe: {path} is damaged: it was changed after it was written; remove it and probe the runs again"
+        )
+    return content, about
 
 
 def read_probe(path: Path, columns: Mapping[str, Sequence[Column]]) -> tuple[str, list[Probed]]:
     """Return the probe of a file and the tables in it, given the columns of every known probe."""
     import polars as pl
 
+    content, about = _read_sound(path)
     with refuse_unreadable("probe", path):
-        content = read_plain(path, follow=True)
-        about = pl.read_parquet_metadata(BytesIO(content))
         frame = pl.read_parquet(BytesIO(content))
     name = about.get(NAME, "")
     if about.get(MARK) != FORMAT or name not in columns:

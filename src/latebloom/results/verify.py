@@ -6,13 +6,16 @@ from pathlib import Path
 
 from latebloom.engine.checkpoint import complete_checkpoints, load_checkpoint
 from latebloom.engine.files import remove_folder
-from latebloom.engine.folder import RunFolder
+from latebloom.engine.folder import RunFolder, is_run
 from latebloom.engine.loop import run
 from latebloom.engine.manifest import MANIFEST, damaged_files, manifest_digest
 from latebloom.engine.pause import pause_steps, read_pause
 from latebloom.errors import CheckpointError, LatebloomError, ResultsError
 from latebloom.reading import find_link
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, has_digest, read_results
+from latebloom.results.probes import FOLDER as PROBES
+from latebloom.results.probes import is_probe_file, probe_files, read_probes
+from latebloom.results.record import RunRecord
 
 
 @dataclass(frozen=True)
@@ -26,14 +29,15 @@ class Verified:
 
 
 def verify(path: Path) -> Iterator[Verified]:
-    """Yield what is found about a results file, a run, or every run and results file of a study."""
+    """Yield what is found about a results file, a run, or every run and results file of a study, with their probes."""
     if not path.is_dir():
         yield _verify_file(path, None)
         return
-    if RunFolder(path).config_file.exists():
+    if is_run(path) or RunFolder(path).config_file.exists():
         yield _verify_run(RunFolder(path))
+        yield from (_verify_file(file, None) for file in probe_files(path))
         return
-    runs = [RunFolder(file.parent) for file in sorted(path.rglob("config.json")) if (file.parent / ".lock").exists()]
+    runs = RunFolder(path).all_below()
     files = [path / name for name in (RESULTS_FILE, TUNING_FILE) if (path / name).exists()]
     if not runs and not files:
         raise ResultsError(f"verify: {path} holds neither runs nor results")
@@ -41,6 +45,7 @@ def verify(path: Path) -> Iterator[Verified]:
     manifests = {manifest_digest(folder.path) for folder in runs if folder.is_finished}
     for file in files:
         yield _verify_file(file, manifests if runs else None)
+    yield from (_verify_file(file, None) for file in probe_files(path))
 
 
 def repair(path: Path) -> str | None:
@@ -107,9 +112,14 @@ def _damage(check: Callable[..., object], *what: object) -> str:
 
 
 def _verify_file(path: Path, manifests: set[str | None] | None) -> Verified:
-    """Check a results file, and that it was made from the runs with these manifests if they are known."""
+    """Check a results file or one of a probe, and that it was made from the runs with these manifests if these are
+    known."""
+    records: list[RunRecord] = []
     try:
-        records = read_results([path])
+        if path.parent.name == PROBES or is_probe_file(path):
+            read_probes([path])
+        else:
+            records = read_results([path])
     except ResultsError as error:
         return Verified(path, (str(error),))
     note = "" if has_digest(path) else "it was written by a version without digests, so a changed number is not noticed"

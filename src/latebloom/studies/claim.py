@@ -10,7 +10,7 @@ from typing import Any
 
 from latebloom.config import RunConfig
 from latebloom.engine.files import write_json
-from latebloom.engine.folder import RunFolder, locked, read_json
+from latebloom.engine.folder import Lock, RunFolder, locked, read_json
 from latebloom.errors import CheckpointError, LatebloomError
 from latebloom.reading import find_link
 from latebloom.results.settings import changes
@@ -33,14 +33,14 @@ def places(plan: Plan, out: Path) -> Iterator[tuple[Arm, Path]]:
 
 
 @contextmanager
-def claimed(out: Path, name: str, plan: Plan) -> Iterator[None]:
+def claimed(out: Path, name: str, plan: Plan) -> Iterator[Lock]:
     """Lock the folder for this study and this process while the context lasts."""
     if link := find_link(out, levels=4):
         raise CheckpointError(f"out: {link}; a study is not written through links, choose another folder")
-    with locked(out, f"out: {out} is in use: another process runs a study there"):
+    with locked(out, f"out: {out} is in use: another process runs a study there") as lock:
         check_claim(out, name, plan)
         write_json(out / "study.json", _describe(name, plan))
-        yield
+        yield lock
 
 
 def check_claim(out: Path, name: str, plan: Plan) -> None:

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from latebloom.engine.files import write_json
-from latebloom.engine.folder import IN_USE, RunFolder
+from latebloom.engine.folder import IN_USE, Lock, RunFolder
 from latebloom.errors import LatebloomError
 from latebloom.results.collect import StudyRun, collect, collected_before
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, write_results
@@ -48,7 +48,7 @@ def execute(
 
     `announce` is called with the purpose of the next runs.
     """
-    with claimed(out, name, plan):
+    with claimed(out, name, plan) as lock:
         failures, seconds = dict[str, str](), 0.0
         tuned, tried = tunings(name, plan, out), dict[Path, StudyRun]()
         final_places = {(arm.task, arm.name): place for arm, place in places(plan, out)}
@@ -56,7 +56,7 @@ def execute(
 
         def train_tuning(runs: list[StudyRun], stops: Stops) -> float:
             tried.update({run.folder: run for run in runs})
-            return _train(runs, out, runner, out / TUNING_FILE, failures, list(tried.values()), stops)
+            return _train(runs, out, runner, out / TUNING_FILE, failures, list(tried.values()), lock, stops)
 
         for number, one in enumerate(plan.tuning if tuned else ()):
             runs = [run for tuning in tuned for run in tuning.begin(one)]
@@ -77,7 +77,7 @@ def execute(
                 tuning.rank_added()
         runs = _final_runs(name, plan, out, tuned, failures)
         announce(Stage("the runs to report", note=describe_ends(tuned)))
-        seconds += _train(runs, out, runner, out / RESULTS_FILE, failures, runs)
+        seconds += _train(runs, out, runner, out / RESULTS_FILE, failures, runs, lock)
         return StudyOutcome(out / RESULTS_FILE, failures, seconds)
 
 
@@ -88,6 +88,7 @@ def _train(
     file: Path,
     failures: dict[str, str],
     collected: Sequence[StudyRun],
+    lock: Lock,
     stops: Stops = NO_STOPS,
 ) -> float:
     """Train runs, add to `failures`, and write the results of all `collected` runs, also if it is interrupted.
@@ -96,6 +97,7 @@ def _train(
     """
 
     def collect_all() -> float:
+        lock.check("the study was running there")
         began, before = perf_counter(), collected_before(file) if file.exists() else {}
         write_results(file, [collect(run, failures.get(_within(run.folder, out)), before) for run in collected])
         return perf_counter() - began

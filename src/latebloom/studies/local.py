@@ -17,6 +17,8 @@ import torch
 
 from latebloom.config import OtherRun
 from latebloom.engine.environment import choose_device
+from latebloom.engine.files import make_folder
+from latebloom.engine.folder import is_at
 from latebloom.engine.outcome import Progress
 from latebloom.engine.process_state import STOP_SIGNALS
 from latebloom.errors import InterruptedRun
@@ -61,9 +63,15 @@ class _Processes(Workers):
         self._context = _context(preload)
         self._running: dict[Any, tuple[Configs, Any]] = {}
         self._failures: dict[str, dict[str, str]] = {}
-        self._not_started: list[Configs] = []
+        self._not_started: list[Ended] = []
+        make_folder(folder)
+        self._place = os.stat(folder)
 
     def start(self, wave: Configs) -> None:
+        if not is_at(self._folder, self._place):  # a worker would make it again, or write into a stranger's
+            reason = f"{self._folder} was moved, removed or replaced before the run could start"
+            self._not_started.append(Ended(wave, dict.fromkeys(wave, reason)))
+            return
         messages, sender = self._context.Pipe(duplex=False)
         order = Order.of(wave, stop_of(wave, self._stops))
         process = self._context.Process(target=_work, args=(order, self._folder, sender), daemon=True)
@@ -74,7 +82,7 @@ class _Processes(Workers):
                 process.start()
         except (EOFError, ConnectionError):  # the fork server was killed
             messages.close()
-            self._not_started.append(wave)
+            self._not_started.append(Ended(wave, {}, ", before it could start"))
         else:
             self._running[messages] = wave, process
         finally:
@@ -86,7 +94,7 @@ class _Processes(Workers):
 
     def take_ended(self) -> Iterator[Ended]:
         while self._not_started:
-            yield Ended(self._not_started.pop(), {}, ", before it could start")
+            yield self._not_started.pop()
         ready: list[Any] = wait(list(self._running), timeout=0.1)
         for messages in ready:
             wave, process = self._running[messages]
