@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from latebloom.layers.ssm import Mamba2, Mamba3
-from latebloom.layers.ssm.mamba3 import State, Terms, trapezoidal, trapezoidal_loop
+from latebloom.layers.ssm.mamba3 import State, Terms, rotate, trapezoidal, trapezoidal_loop
 from latebloom.layers.ssm.operation import ssm, ssm_loop
 
 B, H, N, P = 2, 3, 6, 5
@@ -155,6 +155,22 @@ def test_mamba3_computes_the_formula_of_its_paper(rotated):
             y = (query.conj()[:, None] * state).real.sum(0) + layer.skip[head] * value
             expected[t, head] = y * F.silu(z[t].view(2, 3)[head])
     torch.testing.assert_close(layer(x)[0][0], expected.flatten(1) @ layer.outputs.weight.T)
+
+
+def test_mamba3_starts_with_heads_that_keep_keys_and_heads_that_turn_them():
+    """What a token stores is read under the same key until the state has turned away from it."""
+    torch.manual_seed(0)
+    settings = Mamba3(heads=64)
+    layer = settings.build(64)
+    steps = F.softplus(layer.step)
+    least, most = settings.step_range
+    assert least * 0.99 <= steps.min() < 0.01  # ten tokens turn the state by less than a third
+    assert 0.5 < steps.max() <= most * 1.01  # a token can turn it by half a circle, as parity needs
+    _, terms = layer._terms(torch.randn(8, 25, 64))
+    angle = terms.turn.cumsum(2)
+    kept = [F.cosine_similarity(rotate(terms.k, angle), terms.k, dim=-1)[:, head].mean() for head in steps.argsort()]
+    assert min(kept[:16]) > 0.9
+    assert max(kept[-4:]) < 0.9
 
 
 def test_mamba3_counts_modulo_ten_for_ten_thousand_tokens():

@@ -68,7 +68,7 @@ FORMS: dict[str, tuple[dict[str, Any], ...]] = {
     "delta_net, beta < 1": (SMALL_BETA,),
     "gated_delta_net, beta < 1": (SMALL_BETA, SMALL_BETA | ORIGINAL),
     "mamba2, both signs": (BOTH_SIGNS, {**BOTH_SIGNS, "step_range": (0.1, 1.0)}),
-    "mamba3": ({}, {"rotated": 0.5, "step_range": (1.0, 2.0)}),
+    "mamba3": ({}, {"rate_range": (0.69, 0.7), "step_range": (1e-3, 0.1)}),
     "delta_net": ({},),
     "gated_delta_net": ({}, ORIGINAL),
     "kda": ({}, ORIGINAL),

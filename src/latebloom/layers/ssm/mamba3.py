@@ -77,9 +77,10 @@ class Mamba3(Recurrence):
     """The share of the channels of B and C that rotate; the original has 0.5, with more channels."""
     rate_range: Range = (0.001, 0.1)
     """The range of the first decay rates; the original starts at 0.69."""
-    step_range: Range = (0.5, 1.0)
-    """The range of the first step sizes dt. The original starts at 0.001 to 0.1, where a token turns the state by at
-    most 0.1 pi, and a sum modulo 10 needs turns of up to pi."""
+    step_range: Range = (0.001, 1.0)
+    """The range of the first step sizes dt, which in the original is 0.001 to 0.1. A token turns the state by at most
+    pi dt: heads with small steps keep the direction of keys, so that they can recall, and heads with large steps can
+    count."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
