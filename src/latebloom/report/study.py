@@ -122,7 +122,7 @@ def write_report(sections: Sequence[Section], out: Path) -> Path:
         except OSError as error:
             if error.errno in DISK_IS_FULL:
                 raise
-            raise ConfigError(f"out: {out} cannot be written ({error.strerror})") from None
+            raise ConfigError(f"out: {out} cannot be written ({error.strerror}); name a folder with --out") from None
         for section in sections:
             stems: list[str] = []
             for figure in section.figures:
