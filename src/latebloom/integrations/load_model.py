@@ -50,6 +50,11 @@ def load_model(path: str | Path, *, allow_large: bool = False) -> tuple[nn.Modul
     try:
         data = read_json_file(file, follow=True)
     except (OSError, ValueError) as error:
+        if path.is_file() and path.suffix != ".json":
+            raise ConfigError(
+                f"inspect: {path} is no configuration; give the folder of a run, of a checkpoint or of a Transformers "
+                "model, or its config.json; pickles such as .pt and .bin files are never opened"
+            ) from None
         hint = "" if path.is_dir() else "; give a folder or a config.json"
         raise ConfigError(f"inspect: {file} cannot be read as JSON ({first_line(error)}){hint}") from None
     if not isinstance(data, dict):
