@@ -83,8 +83,9 @@ class RunConfig:
             )
         if self.training.probe_every and not (model.is_recurrent and model.has_attention):
             yield (
-                f"training.probe_every: a model of layout {model.layout!r} has not both a recurrence and attention, so "
-                "there is no interference to measure; set training.probe_every=0"
+                f"training.probe_every: a model of layout {model.layout!r} has no "
+                f"{'recurrence' if model.has_attention else 'attention'}, so there is no interference to measure; set "
+                "training.probe_every=0"
             )
         quiet = "set training.state_noise=0"
         if self.training.state_noise and not model.is_recurrent:
