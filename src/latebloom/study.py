@@ -141,9 +141,7 @@ def train_plan(
 
     `kind_of` returns the kind of device that runs are trained on, from the one that the user has named.
     """
-    for arm in plan.arms:
-        if isinstance(arm.config, RunConfig):
-            check_own_task(arm.config.task, arm.config.training.length)
+    check_arms(plan, out)
     with RunProgress() as bar:
         begun = describe_begun(plan, out)
 
@@ -171,6 +169,19 @@ def train_plan(
             return execute(title, plan, out, runner, announce)
         except InterruptedRun as stop:
             raise InterruptedRun(f"{stop}; go on with: latebloom {shlex.join(sys.argv[1:])}") from None
+
+
+def check_arms(plan: Plan, out: Path) -> None:
+    """Raise if a task is not what it declares, or if a new study has a setting without effect."""
+    for arm in plan.arms:
+        if not isinstance(arm.config, RunConfig):
+            continue
+        check_own_task(arm.config.task, arm.config.training.length)
+        for config in () if (out / "study.json").exists() else (arm.config, *arm.choices):
+            try:
+                config.check_effects()
+            except ConfigError as error:
+                raise ConfigError(f"{f'arm {arm.name}: ' * (len(plan.arms) > 1)}{error}") from None
 
 
 def train_seeds(config: RunConfig, count: int, out: Path, *, device: str | None = None) -> None:
