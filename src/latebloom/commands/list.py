@@ -31,12 +31,12 @@ def run(options: Namespace) -> None:
     models = {name: f"{first_line(model)} (model.layout={model().layout})" for name, model in MODELS.items()}
     words = {"model": models, "hold": HOLDS}
     names = {kind: [*words.get(kind, ()), *(known[kind].members if kind in known else ())] for kind in [*known, *words]}
-    what = options.what
+    what: str | None = options.what
     if what is None or what in names:
         chosen = names if what is None else {what: names[what]}
     else:
         chosen = {kind: [what] for kind, members in names.items() if what in members}
-    if not chosen:
+    if what is not None and not chosen:
         near = get_close_matches(what, [name for members in names.values() for name in members], n=1)
         raise unknown("list", what, [*names, *near])
     console = Console(highlight=False)
