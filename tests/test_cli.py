@@ -110,6 +110,36 @@ def test_list_shows_tasks_models_and_recipes(tmp_path):
     for word in ("composite", "modular_sum", "recall", "hybrid", "lstm", "transformer", "demo-dat", *TRIGGERS):
         assert re.search(rf"^  {word} +\w", ran.stdout, re.MULTILINE), word
     assert "model.layout=rm" in ran.stdout
+    assert ran.stdout.splitlines()[-1].startswith("Settings: latebloom list KIND or latebloom list NAME")
+
+
+def test_list_shows_the_settings_of_a_kind_or_of_a_component(monkeypatch, capsys):
+    def listed(*words: str) -> list[str]:
+        main(["list", *words])
+        return capsys.readouterr().out.splitlines()
+
+    task, one = listed("task"), listed("mqar")
+    assert any(line.startswith("    keys=") for line in task)
+    assert one[0] == "task"
+    assert one[1].startswith("  mqar  ")
+    assert all(line.startswith("    ") for line in one[2:])
+    assert set(one) < set(task)
+    assert not any(line.startswith("    ") for line in listed())
+    both = listed("lstm")  # a recurrence, and a model
+    assert [line for line in both if not line.startswith(" ")] == ["recurrence", "model"]
+    with pytest.raises(SystemExit):
+        main(["list", "lsmt"])
+    assert "list: 'lsmt' is not known; did you mean 'lstm'? choices: task, recurrence" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("width", [44, 80])
+def test_the_overview_has_one_line_for_each_component_on_a_terminal(width, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    main(["list"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 110
+    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines) <= width
 
 
 def test_the_pages_name_every_trigger():

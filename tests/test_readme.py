@@ -91,7 +91,8 @@ def test_the_commands_of_the_tutorial_work_as_printed_with_smaller_models(tmp_pa
         ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert ran.returncode == 0, f"{words}: {ran.stderr}"
     assert len(list((tmp_path / "runs" / "dat").glob("evaluation-25-200-*.json"))) == 1
-    assert (tmp_path / "report" / "index.html").exists()
+    for place in (".", "runs/dat-seeds", "studies/paper-tiny"):
+        assert (tmp_path / place / "report" / "index.html").exists()
 
 
 def train_with_the_api(folder: Path, switch: int, *changed: tuple[str, str]) -> float:

@@ -45,6 +45,8 @@ def test_interrupted_seeds_go_on_with_the_folder_alone(tmp_path, config_file, ca
             main([*words, str(out)])
         assert f"{told}: there is no config.json in it; the runs below it are {out}/seed-3\n" in capsys.readouterr().err
     main(["train", "--out", str(out), "--device", "cpu"])
+    told = f"Continues in {out}: 0 of 2 runs are finished, 1 interrupted or failed, 1 not begun.\n"
+    assert capsys.readouterr().err.startswith(told)
     again = json.loads((out / "summary.json").read_text())
     for summary in (whole, again):
         for one in summary["runs"]:

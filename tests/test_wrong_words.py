@@ -75,7 +75,11 @@ WRONG = {
         ("inspect", "bert-base-uncased"),
         "there is no bert-base-uncased on this machine; give a",
     ),
-    "weights alone": (("inspect", "run/model/model.safetensors"), "; give a folder or a config.json"),
+    "weights alone": (
+        ("inspect", "run/model/model.safetensors"),
+        "model.safetensors is no configuration; give the folder of a run, of a checkpoint or of a Transformers model, "
+        "or its config.json; pickles such as .pt and .bin files are never opened",
+    ),
     "a folder of no name": ((*TRAIN, "--out", ""), "out: '' names no folder"),
     "a demo in a run": (("demo", "--out", "run"), "out: run is the folder of a run; choose another with --out"),
     "a demo in a file": (("demo", "--out", "run/config.json"), "out: run/config.json is a file; choose another"),

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, cast, get_type_hints
 from latebloom.components import Component, is_family, without_none
 from latebloom.delay.policy import Delay, check_trigger
 from latebloom.delay.triggers import Trigger, WhenBeyond
-from latebloom.engine.option_checks import option_mistakes
+from latebloom.engine.option_checks import option_mistakes, options_without_effect
 from latebloom.engine.settings import Training
 from latebloom.errors import ConfigError, require, unknown
 from latebloom.evaluation.result import CLAIM
@@ -83,8 +83,9 @@ class RunConfig:
             )
         if self.training.probe_every and not (model.is_recurrent and model.has_attention):
             yield (
-                f"training.probe_every: a model of layout {model.layout!r} lacks a recurrence or attention, so "
-                "there is no interference to measure; set training.probe_every=0"
+                f"training.probe_every: a model of layout {model.layout!r} has no "
+                f"{'recurrence' if model.has_attention else 'attention'}, so there is no interference to measure; set "
+                "training.probe_every=0"
             )
         quiet = "set training.state_noise=0"
         if self.training.state_noise and not model.is_recurrent:
@@ -92,6 +93,13 @@ class RunConfig:
         if self.training.state_noise and not model.recurrence.state_noise:
             yield f"training.state_noise: the recurrence {model.recurrence.name} does not support state noise; {quiet}"
         yield from option_mistakes(self.training, model, self.task, self.delay)
+
+    def check_effects(self) -> None:
+        """Raise for a setting that has no effect; for runs that have not begun."""
+        for mistake in options_without_effect(self.training, self.delay):
+            raise ConfigError(mistake)
+        for multiple in self.training.watch:
+            self.task.check_length(round(multiple * self.training.length), "training.watch")
 
     def _delay_mistakes(self, delay: Delay) -> Iterator[str]:
         """Yield a sentence for each setting that contradicts the delay."""

@@ -29,7 +29,7 @@ from latebloom.studies.local import usable_cores
 from latebloom.studies.plan import Plan, describe_cost
 from latebloom.studies.rounds import planned_stages
 from latebloom.studies.stacks import Stops, unfinished
-from latebloom.study import needed_seeds
+from latebloom.study import check_arms, needed_seeds
 from latebloom.tasks.contract import check_own_task
 
 EXAMPLE_LENGTH = 6
@@ -97,6 +97,7 @@ def describe_folder(folder: Path, config: RunConfig) -> str:
     place = RunFolder(folder)
     step = step_reached(place)
     if not place.config_file.exists():
+        config.check_effects()
         return _describe_new(folder)
     check_not_in_stack(place)
     if place.can_extend(config):
@@ -132,6 +133,8 @@ def show_run(config: RunConfig, folder: Path, *, device: str | None, seeds: int 
         runs = {f"seed-{seed}": replace(config, seed=seed) for seed in range(config.seed, config.seed + seeds)}
         for name, one in runs.items():
             RunFolder(folder / name).require_same_settings(one)
+        if not (folder / "study.json").exists():
+            config.check_effects()
         workers, state = min(usable_cores(), seeds), describe_folders(folder, runs)
     print(json.dumps(config.to_json(), indent=2), flush=True)
     for line in describe_run(config):
@@ -152,9 +155,8 @@ def show_study(title: str, plan: Plan, folder: Path, *, device: str | None, work
     console, chosen = Console(), choose_device(device)
     check_claim(folder, title, plan)
     rows = []
+    check_arms(plan, folder)
     for arm in plan.arms:
-        if isinstance(arm.config, RunConfig):
-            check_own_task(arm.config.task, arm.config.training.length)
         runs, tuning = len(plan.seeds_of(arm)), plan.tuning_count_of(arm)
         rows.append((arm.name, arm.task, str(runs), f"{arm.config.training.steps:,}", str(tuning or "-")))
     print_table(console, text_table("", ("arm", "task", "runs", "steps each", "tuning runs"), rows, names=2))

@@ -17,6 +17,7 @@ from latebloom.engine.environment import choose_device
 from latebloom.engine.files import write_json
 from latebloom.engine.folder import RunFolder, read_json
 from latebloom.engine.loop import TrainedRun
+from latebloom.engine.pause import paused_step
 from latebloom.engine.times import TIMES_FILE, describe_times, read_times, write_times
 from latebloom.errors import ConfigError, InterruptedRun, LatebloomError, ResultsError, require
 from latebloom.progress import RunProgress
@@ -27,6 +28,7 @@ from latebloom.report.tables import print_table, text_table
 from latebloom.report.terminal import say, show_sections
 from latebloom.results.file import TUNING_FILE, read_results
 from latebloom.studies.beginnings import train_sharing
+from latebloom.studies.claim import places
 from latebloom.studies.execute import StudyOutcome, execute
 from latebloom.studies.find import find_study, known_studies, plan_of, studies_in
 from latebloom.studies.local import train_all, usable_cores
@@ -34,6 +36,8 @@ from latebloom.studies.plan import SCALES, Arm, Plan, Scale, Stage, describe_cos
 from latebloom.studies.stacks import NO_STOPS, Configs, Stops
 from latebloom.tasks.contract import check_own_task
 
+TUNING_RUNS = "choice-*/seed-*/config.json"
+"""The runs on tuning seeds in the folder of an arm."""
 SEEDS = "seeds"
 """The title of the study that `train --seeds N` is."""
 
@@ -137,12 +141,15 @@ def train_plan(
 
     `kind_of` returns the kind of device that runs are trained on, from the one that the user has named.
     """
-    for arm in plan.arms:
-        if isinstance(arm.config, RunConfig):
-            check_own_task(arm.config.task, arm.config.training.length)
+    check_arms(plan, out)
     with RunProgress() as bar:
+        begun = describe_begun(plan, out)
 
         def announce(stage: Stage) -> None:
+            nonlocal begun
+            if begun:
+                say(bar.console, f"{begun}.")
+                begun = ""
             bar.stage = stage if plan.tuning_count else Stage("")
             if stage.note:
                 say(bar.console, f"Note: {stage.note}.")
@@ -162,6 +169,19 @@ def train_plan(
             return execute(title, plan, out, runner, announce)
         except InterruptedRun as stop:
             raise InterruptedRun(f"{stop}; go on with: latebloom {shlex.join(sys.argv[1:])}") from None
+
+
+def check_arms(plan: Plan, out: Path) -> None:
+    """Raise if a task is not what it declares, or if a new study has a setting without effect."""
+    for arm in plan.arms:
+        if not isinstance(arm.config, RunConfig):
+            continue
+        check_own_task(arm.config.task, arm.config.training.length)
+        for config in () if (out / "study.json").exists() else (arm.config, *arm.choices):
+            try:
+                config.check_effects()
+            except ConfigError as error:
+                raise ConfigError(f"{f'arm {arm.name}: ' * (len(plan.arms) > 1)}{error}") from None
 
 
 def train_seeds(config: RunConfig, count: int, out: Path, *, device: str | None = None) -> None:
@@ -234,6 +254,27 @@ def _too_few(plan: Plan) -> str:
         f"with {max(shared)} shared seeds no difference between arms can be significant (p < {SETTLED_AT:g}, corrected "
         f"for {len(shared)} comparison{'s' * (len(shared) > 1)}); {seeds_to_settle(len(shared))} could suffice"
     )
+
+
+def describe_begun(plan: Plan, out: Path) -> str:
+    """Say how many runs of a study are finished and how many are left; empty if none has begun."""
+    reported = [RunFolder(place / f"seed-{seed}") for arm, place in places(plan, out) for seed in plan.seeds_of(arm)]
+    tuned = [RunFolder(file.parent) for _, place in places(plan, out / "tuning") for file in place.glob(TUNING_RUNS)]
+    begun = [run for run in reported if run.config_file.exists()] + tuned
+    finished = sum(run.is_finished for run in begun)
+    if not begun:
+        return ""
+    if all(run.is_finished for run in reported):
+        return f"All {len(reported)} runs in {out} are finished already"
+    paused = sum(not run.is_finished and paused_step(run) is not None for run in tuned)
+    total = len(reported) + max(plan.tuning_count, len(tuned))
+    rest = {
+        "paused in tuning": paused,
+        "interrupted or failed": len(begun) - finished - paused,
+        "not begun": total - len(begun),
+    }
+    counts = [f"{finished} of {total} runs are finished", *(f"{count} {what}" for what, count in rest.items() if count)]
+    return f"Continues in {out}: {', '.join(counts)}"
 
 
 def needed_seeds(plan: Plan, out: Path) -> str:

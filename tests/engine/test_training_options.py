@@ -1,5 +1,6 @@
 """Options of training: what each changes, in single runs, in stacks and after a resume, and where it is refused."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from latebloom import Composite, ModularSum, RunConfig, SequenceModel, at_step, hybrid, lstm, run, transformer
+from latebloom.cli import main
 from latebloom.config import with_overrides
 from latebloom.engine.backend import project
 from latebloom.engine.draws import drop_path
@@ -378,6 +380,39 @@ def test_options_without_an_effect_are_refused(make, sentence):
     with pytest.raises(ConfigError) as caught:
         make()
     assert str(caught.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"attention_factor": 0.5},
+            "training.attention_factor: 0.5 has no effect without a delay, because it applies after the switch; set "
+            "training.attention_factor=1, or training.slow_attention.factor",
+        ),
+        ({"recurrence_factor": 0.0}, "training.recurrence_factor: 0 has no effect without a delay"),
+        ({"watch": (64.0,)}, "training.watch: 320 needs task.keys of 160 or more"),
+    ],
+    ids=lambda value: next(iter(value), "") if isinstance(value, dict) else "",
+)
+def test_a_run_does_not_begin_with_a_setting_that_has_no_effect(tiny, tmp_path, options, sentence, capsys):
+    """One that has begun with it, in an earlier version, is opened and continued."""
+    joint = replace(tiny, delay=None)
+    config = replace(joint, training=replace(joint.training, **options))
+    for out in (None, tmp_path / "run"):
+        with pytest.raises(ConfigError) as error:
+            run(config, out, device="cpu")
+        assert str(error.value).startswith(sentence)
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "file.json").write_text(json.dumps(config.to_json()))
+    for words in (["--dry-run"], ["--dry-run", "--seeds", "2"], ["--seeds", "2"]):
+        with pytest.raises(SystemExit):
+            main(["train", "--config", str(tmp_path / "file.json"), "--out", str(tmp_path / "runs"), *words])
+        assert capsys.readouterr().err.startswith(f"latebloom: {sentence}")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config.to_json()))
+    (tmp_path / "run" / "environment.json").write_text('{"resumed": []}')
+    assert run(config, tmp_path / "run", device="cpu").config == config
 
 
 @pytest.mark.parametrize(

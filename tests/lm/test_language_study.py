@@ -11,10 +11,13 @@ import torch
 from safetensors.torch import load_file
 from small_lm import small_model, small_training, write_texts
 
+from latebloom import SequenceModel, hybrid
+from latebloom.cli import main
 from latebloom.config import config_from
 from latebloom.errors import ConfigError
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.result import Evaluation
+from latebloom.integrations.load_model import load_model
 from latebloom.lm.language import TEXT, LanguageTest
 from latebloom.lm.random_windows import SMALLEST, draw_window, window_mask
 from latebloom.lm.sizes import build_model
@@ -105,6 +108,33 @@ def test_a_study_of_language_models_is_tuned_resumed_and_reported(tmp_path: Path
     assert first.figures[0].name == "loss"
     tried = json.loads((out / "choices.json").read_text())[0]["choices"]
     assert min(tried, key=lambda one: one["loss"]) == tried[json.loads((out / "choices.json").read_text())[0]["chosen"]]
+
+
+def test_train_names_the_command_that_continues_a_language_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "config.json").write_text(json.dumps(tiny_run().to_json()))
+    for began, told in (
+        (["study", "language", "--scale", "tiny"], "latebloom study language --scale tiny"),
+        (["my.py"], "the command that began the study"),
+    ):
+        (tmp_path / "environment.json").write_text(json.dumps({"command": ["latebloom", *began]}))
+        with pytest.raises(SystemExit) as ended:
+            main(["train", "--out", str(tmp_path)])
+        assert ended.value.code == 2
+        said = f"latebloom: out: {tmp_path} holds a language model of a study; continue with: {told}\n"
+        assert capsys.readouterr().err == said
+    with pytest.raises(SystemExit):
+        main(["train", "--config", str(tmp_path / "config.json")])
+    assert capsys.readouterr().err.startswith("latebloom: config: it is a language model of a study; ")
+
+
+def test_inspect_reads_the_model_of_a_finished_run(tmp_path: Path):
+    (tmp_path / "config.json").write_text(json.dumps(tiny_run().to_json()))
+    with pytest.raises(
+        ConfigError, match=r"holds no finished model; `latebloom train --out .*` says how to continue it"
+    ):
+        load_model(tmp_path)
+    SequenceModel(hybrid(width=8, blocks=1, heads=2), 11).save_pretrained(tmp_path / "model")  # any model
+    assert load_model(tmp_path)[1] == f"those in {tmp_path / 'model'}"
 
 
 HELPS = Hypothesis("It helps.", "it does not.", (LossChange(task="text", arm="dat", baseline="joint", at=4),))

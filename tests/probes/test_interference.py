@@ -211,9 +211,7 @@ def test_a_run_records_it_and_the_probe_reads_it(tmp_path):
 
 
 def test_it_takes_a_recurrence_and_attention():
-    with pytest.raises(
-        ConfigError, match=r"training\.probe_every: a model of layout 'rm' lacks a recurrence or attention"
-    ):
+    with pytest.raises(ConfigError, match=r"training\.probe_every: a model of layout 'rm' has no attention, so"):
         replace(small(probe_every=5), model=lstm(width=8))
 
 

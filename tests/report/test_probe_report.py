@@ -324,6 +324,18 @@ def test_mistakes_are_one_sentence(trained, tmp_path):
         find_runs([tmp_path / "begun"])
 
 
+def test_arms_of_runs_in_different_folders_are_told_apart(trained, tmp_path):
+    for name, source in (("one", "joint"), ("two", "dat")):
+        shutil.copytree(trained / source / "seed-0", tmp_path / name / "run")
+    runs = [tmp_path / "one" / "run", tmp_path / "two" / "run"]
+    assert [run.arm for run in find_runs(runs)] == ["one/run", "two/run"]
+    assert [run.arm for run in find_runs([trained / "joint", trained / "dat" / "seed-1"])] == ["joint", "joint", "dat"]
+    shutil.copytree(runs[0], tmp_path / "three")
+    with pytest.raises(ResultsError, match=r"one/run and .*three hold the same run; give one of them"):
+        find_runs([runs[0], tmp_path / "three"])
+    assert len(find_runs([runs[0], runs[0]])) == 1
+
+
 def test_the_study_records_gradients_in_every_run():
     from latebloom.studies.find import find_study, plan_of
     from latebloom.studies.plan import SCALES

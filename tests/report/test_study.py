@@ -2,11 +2,13 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -368,6 +370,19 @@ def test_the_command_makes_a_report_and_says_where(results, tmp_path):
     assert "Page: there/index.html" in ran.stdout
     assert "All answers right at 3x (75): dat" in " ".join(ran.stdout.split())
     assert (tmp_path / "there" / "index.html").exists()
+
+
+def test_the_report_of_one_folder_goes_into_it(results, tmp_path, monkeypatch, capsys):
+    """As that of `latebloom study`; the report of files, or of several folders, goes into the current one."""
+    (tmp_path / "mine").mkdir()
+    shutil.copy(results, tmp_path / "mine" / "results.parquet")
+    monkeypatch.chdir(tmp_path)
+    main(["report", "mine"])
+    assert "Page: mine/report/index.html" in " ".join(capsys.readouterr().out.split())
+    assert Path("mine/report/index.html").exists()
+    assert not Path("report").exists()
+    main(["report", "mine/results.parquet"])
+    assert Path("report/index.html").exists()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ from processes import workers_of
 
 from latebloom import run
 from latebloom.cli import main
+from latebloom.engine.checkpoint import save_checkpoint
 from latebloom.engine.folder import IN_USE
+from latebloom.engine.pause import PAUSED
 from latebloom.errors import CheckpointError, InterruptedRun, LatebloomError
 from latebloom.results.file import read_results
 from latebloom.results.settings import changes
@@ -25,7 +27,7 @@ from latebloom.studies.execute import _short_settings, execute
 from latebloom.studies.find import find_study, plan_of
 from latebloom.studies.local import train_all
 from latebloom.studies.plan import Arm, Plan
-from latebloom.study import _too_few
+from latebloom.study import _too_few, describe_begun
 
 
 def in_turn(configs, folder):
@@ -374,6 +376,36 @@ def test_the_command_leaves_results_and_a_page_also_where_a_run_fails(tiny, tmp_
     assert f"failed: {out / 'composite' / 'wild' / 'seed-0'}: " in said.out
     assert "<html" in (out / "report" / "index.html").read_text()[:300]
     assert [one.failure is None for one in read_results([out / "results.parquet"])] == [True, False]
+    assert "Continues" not in said.err
+    with pytest.raises(SystemExit):
+        main(["study", str(tmp_path / "mine.py"), *words])
+    counts = "1 of 2 runs are finished, 1 interrupted or failed"
+    assert capsys.readouterr().err.startswith(f"Continues in {out}: {counts}.\n")
+
+
+def test_a_study_that_goes_on_says_how_many_runs_are_finished_and_left(plan, tmp_path):
+    def begin(name: str, *files: str) -> None:
+        (tmp_path / name).mkdir(parents=True)
+        for file in ("config.json", *files):
+            (tmp_path / name / file).touch()
+
+    assert describe_begun(plan, tmp_path) == ""
+    begin("tuning/composite/tuned/choice-0/seed-9")
+    assert describe_begun(plan, tmp_path) == (
+        f"Continues in {tmp_path}: 0 of 6 runs are finished, 1 interrupted or failed, 5 not begun"
+    )
+    paused = tmp_path / "tuning/composite/tuned/choice-0/seed-9/checkpoints"
+    paused.mkdir()
+    save_checkpoint(paused, {}, {"step": 4, PAUSED: True}, "0")
+    begin("tuning/composite/tuned/choice-1/seed-9", "result.json")
+    begin("tuning/composite/tuned/choice-2/seed-9", "result.json")  # beyond the range of the plan
+    begin("composite/joint/seed-0", "result.json")
+    assert describe_begun(plan, tmp_path) == (
+        f"Continues in {tmp_path}: 3 of 7 runs are finished, 1 paused in tuning, 3 not begun"
+    )
+    for name in ("joint/seed-1", "tuned/seed-0", "tuned/seed-1"):
+        begin(f"composite/{name}", "result.json")
+    assert describe_begun(plan, tmp_path) == f"All 4 runs in {tmp_path} are finished already"
 
 
 @pytest.mark.slow

@@ -8,6 +8,8 @@ import pytest
 import torch
 from compare_tuning import train_in_turn
 
+from latebloom.engine.files import make_folder, write_json
+from latebloom.engine.folder import RunFolder
 from latebloom.errors import CheckpointError, ConfigError, InterruptedRun
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.result import Evaluation
@@ -99,7 +101,10 @@ def instead_of_training(monkeypatch):
     def execute_with(accuracy, plan, folder, announce=lambda stage: None, runner=lambda *words: {}):
         def tested(tuning, k, stop):
             config = tuning.choices[k]
-            right = round(200 * accuracy(tuning.arm.name, config, stop.step if stop else config.training.steps))
+            share = accuracy(tuning.arm.name, config, stop.step if stop else config.training.steps)
+            if share is None:  # a run of it failed
+                return None
+            right = round(200 * share)
             return [Trial(evaluation(200, (5, 10), sum=(right, right)))] * len(tuning.seeds)
 
         monkeypatch.setattr("latebloom.studies.rounds.Tuning._tested", tested)
@@ -197,6 +202,59 @@ def test_a_range_is_extended_for_all_arms_of_a_group_where_the_best_is_at_its_en
     again = []
     instead_of_training(near(best), plan, tmp_path, runner=lambda configs, *words: again.append(configs) or {})
     assert again == trained  # a study that is given again takes the same way
+
+
+def with_decay(config, decay):
+    return replace(config, training=replace(config.training, weight_decay=decay))
+
+
+@pytest.mark.parametrize(
+    ("good", "failed", "tried", "chosen"),
+    [
+        ({(8e-3, 0.0): 0.8, (8e-3, 0.1): 0.9}, (8e-3, 0.1), [(1.6e-2, 0.0)], (8e-3, 0.0)),
+        ({(1e-3, 0.0): 0.9, (8e-3, 0.0): 0.8}, (1e-3, 0.0), [(1.6e-2, 0.0), (5e-4, 0.0)], (8e-3, 0.0)),
+        (
+            {(4e-3, 0.0): 0.9, (8e-3, 0.0): 0.7, (1.6e-2, 0.0): 0.8},
+            (4e-3, 0.0), [(1.6e-2, 0.0), (3.2e-2, 0.0)], (1.6e-2, 0.0),
+        ),
+        ({(8e-3, 0.0): 0.8, (1.6e-2, 0.0): 0.9}, (1.6e-2, 0.0), [(1.6e-2, 0.0), (3.2e-2, 0.0)], (8e-3, 0.0)),
+    ],
+    ids=["another base", "another end", "no end", "beyond the range"],
+)  # fmt: skip
+def test_a_range_stays_extended_when_a_failed_run_is_repeated(
+    plan, tmp_path, instead_of_training, good, failed, tried, chosen
+):
+    """With the run that failed at first, another choice is best; the reported runs have begun without it."""
+    plan = with_axes(plan)
+    (arm, *_) = plan.arms
+    plan = replace(plan, arms=[replace(arm, choices=tuple(with_decay(c, d) for d in (0.0, 0.1) for c in arm.choices))])
+
+    def accuracy(arm, config, step):
+        return good.get(settings(config), 0.3)
+
+    def settings(config):
+        return config.training.full.learning_rate, config.training.weight_decay
+
+    def first(arm, config, step):
+        return None if settings(config) == failed else accuracy(arm, config, step)
+
+    def begin(configs, folder, *stops):
+        for name, config in configs.items():
+            RunFolder(folder / name).require_same_settings(config)
+            make_folder(folder / name)
+            write_json(folder / name / "config.json", config.to_json())
+        return {}
+
+    (before,) = instead_of_training(first, plan, tmp_path, runner=begin)
+    (told,) = instead_of_training(accuracy, plan, tmp_path, runner=begin)
+    assert instead_of_training(accuracy, plan, tmp_path, runner=begin) == [told]
+    assert [one["changes"] for one in told["choices"]][: len(before["choices"])] == [
+        one["changes"] for one in before["choices"]
+    ]
+    assert None not in [one["accuracy_beyond"] for one in told["choices"]]
+    folders = [tmp_path / f"tuning/a/one/choice-{k}/seed-10" for k in range(8, len(told["choices"]))]
+    assert [settings(RunFolder(folder).read_config()) for folder in folders] == tried
+    assert settings(RunFolder(tmp_path / "a/one/seed-0").read_config()) == chosen
 
 
 def test_the_axis_of_an_arm_continues_the_range_of_its_choices(plan, tmp_path):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     add_overrides(parser, "training.steps=500 or delay=none")
-    add("--recipe", metavar="NAME", help="start from a named recipe; `latebloom list` shows them")
+    add("--recipe", metavar="NAME", help="start from a recipe; `latebloom list recipe` shows them")
     add("--config", type=Path, metavar="FILE", help="start from a JSON file; - for standard input")
     add_out(parser, "folder of the run (default: runs/NAME-HASH); given alone, the run in it continues")
     add("--seed", type=integer, metavar="N", help="seed of weights and data, instead of the recipe's")
@@ -43,13 +43,15 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> None:
     from dataclasses import replace
 
-    from latebloom.config import with_overrides
+    from latebloom.config import OtherRun, with_overrides
     from latebloom.dry_run import show_run
     from latebloom.engine.environment import choose_device
     from latebloom.engine.memory import check_memory
     from latebloom.study import train_seeds
 
     config, name = _choose_config(options)
+    if isinstance(config, OtherRun):
+        raise ConfigError(_describe_other(options.out if options.config is None else None))
     if options.seed is not None:
         config = replace(config, seed=options.seed)
     config = with_overrides(config, options.overrides)
@@ -89,6 +91,20 @@ def _choose_config(options: Namespace) -> "tuple[RunConfig, str]":
         return RunFolder(options.out).read_config(), options.out.name
     absent = "" if options.out is None else f"; there is no {options.out}"
     raise ConfigError(f"train: give --recipe NAME or --config FILE, or --out FOLDER of a run to continue{absent}")
+
+
+def _describe_other(folder: Path | None) -> str:
+    """Return what to do instead for a run that the engine does not train: a language model of a study."""
+    import shlex
+
+    from latebloom.engine.folder import RunFolder, read_json
+
+    if folder is None:
+        return "config: it is a language model of a study; `latebloom study` and `latebloom lm train` train those"
+    file = RunFolder(folder).environment_file
+    words = read_json(file, "command")["command"][1:] if file.exists() else []
+    command = f"latebloom {shlex.join(words)}" if words[:1] == ["study"] else "the command that began the study"
+    return f"out: {folder} holds a language model of a study; continue with: {command}"
 
 
 def _train_one(config: "RunConfig", folder: Path, device: str | None, track: str | None) -> None:

@@ -66,7 +66,7 @@ def _run_alone(
     config: RunConfig, folder: RunFolder | None, device: torch.device, observe: Observer | None, stop: Stop | None
 ) -> Outcome | None:
     """Train a run; return None if the folder shows that there is nothing left to do. A failure is an error."""
-    check_own_task(config.task, config.training.length)
+    _check_new(config, folder)
     with ExitStack() as opened:
         checkpoints, hashes = None, []
         if folder is not None:
@@ -95,8 +95,8 @@ def run_stacked(
 
     At a pause the stack is dissolved: each run has a checkpoint of its own, from which it goes on alone or with others.
     """
-    for config in configs.values():
-        check_own_task(config.task, config.training.length)
+    for name, config in configs.items():
+        _check_new(config, RunFolder(Path(out) / name))
     places = [Path(out) / name for name in stack_folders(configs)]
     place = next((place for place in places if place.exists()), places[0])
     journals = {}
@@ -112,6 +112,13 @@ def run_stacked(
         if outcome.is_dissolved or not outcome.failed:
             remove_folder(place)  # every run has its own checkpoint or model now
     return outcome
+
+
+def _check_new(config: RunConfig, folder: RunFolder | None) -> None:
+    """Raise if the task is not what it declares, or if a run begins with a setting that has no effect."""
+    check_own_task(config.task, config.training.length)
+    if folder is None or not folder.config_file.exists():
+        config.check_effects()
 
 
 def _train(

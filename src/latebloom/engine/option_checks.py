@@ -70,3 +70,20 @@ def option_mistakes(training: Training, model: Model, task: Task, delay: Delay |
             f"training.curriculum.start: {curriculum.start} is not possible; it must be from {shortest}, the shortest "
             f"length of {task.name}, to {training.length - 1}, one less than training.length"
         )
+
+
+def options_without_effect(training: Training, delay: Delay | None) -> Iterator[str]:
+    """Yield a sentence for each option that changes nothing of a run.
+
+    Earlier versions accepted these, so a run that has begun with one is opened and continued.
+    """
+    factors = {
+        "recurrence_factor": (training.recurrence_factor, ""),
+        "attention_factor": (training.attention_factor, ", or training.slow_attention.factor, which needs no delay"),
+    }
+    for name, (factor, instead) in factors.items():
+        if delay is None and factor != 1:
+            yield (
+                f"training.{name}: {factor:g} has no effect without a delay, because it applies after the switch; set "
+                f"training.{name}=1{instead}"
+            )

@@ -57,9 +57,9 @@ class Training:
     restart: bool = True
     """Whether warm-up and schedule of the learning rate restart at the switch, or run once over all steps."""
     recurrence_factor: NotNegative = 1.0
-    """A factor on the learning rate of the recurrence after the switch."""
+    """A factor on the learning rate of the recurrence after the switch of a delay."""
     attention_factor: NotNegative = 1.0
-    """A factor on the learning rate of attention after the switch."""
+    """A factor on the learning rate of attention after the switch of a delay."""
     state_noise: float = 0.0
     """The standard deviation of the noise that is added to the states of recurrences at every token of training, so
     that they learn to correct their states. Evaluation has no noise; the paper's form has none."""

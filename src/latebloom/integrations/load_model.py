@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from latebloom.config import load_config
+from latebloom.config import KINDS, load_config
 from latebloom.delay.marks import PREFIX
 from latebloom.engine.checkpoint import fitting, latest_checkpoint, load_checkpoint
 from latebloom.engine.folder import RunFolder, enclosing_run
@@ -50,11 +50,22 @@ def load_model(path: str | Path, *, allow_large: bool = False) -> tuple[nn.Modul
     try:
         data = read_json_file(file, follow=True)
     except (OSError, ValueError) as error:
+        if path.is_file() and path.suffix != ".json":
+            raise ConfigError(
+                f"inspect: {path} is no configuration; give the folder of a run, of a checkpoint or of a Transformers "
+                "model, or its config.json; pickles such as .pt and .bin files are never opened"
+            ) from None
         hint = "" if path.is_dir() else "; give a folder or a config.json"
         raise ConfigError(f"inspect: {file} cannot be read as JSON ({first_line(error)}){hint}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"inspect: {file} is not the configuration of a model; it holds no settings by name")
     folder = path if path.is_dir() else None
+    if data.get("kind") in KINDS:  # a run of a study that the engine does not train
+        if folder is not None and (folder / "model" / "config.json").exists():
+            return load_model(folder / "model", allow_large=allow_large)
+        raise ConfigError(
+            f"inspect: {path} holds no finished model; `latebloom train --out {file.parent}` says how to continue it"
+        )
     if data.get("library") == "latebloom" or ("task" in data and "model" in data):
         return _latebloom_model(data, file, folder, allow_large)
     if "model_type" not in data:

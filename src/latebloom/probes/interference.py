@@ -106,8 +106,10 @@ class GradientInterference(StackedProbe):
 
     def _once(self, stack: Stack, progress: Progress) -> list[list[dict]]:
         subject = stack.first
-        if not subject.attention or not subject.mixers:
-            raise NotMeasurable("interference: the model needs both a recurrence and attention")
+        if not subject.attention:
+            raise NotMeasurable("interference: the model has no attention")
+        if not subject.mixers:
+            raise NotMeasurable("interference: the model has no recurrence")
         task, length = stack.task, subject.training_length
         batch = stack.draw(length, self.sequences)
         forms: list[tuple[AbstractContextManager[Any], dict[str, Gradients]]] = [

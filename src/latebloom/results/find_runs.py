@@ -2,24 +2,29 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from latebloom.engine.folder import RunFolder
 from latebloom.errors import ResultsError
 from latebloom.results.collect import StudyRun
 from latebloom.results.file import RESULTS_FILE, read_results
-from latebloom.results.gather import ALONE
+from latebloom.results.gather import name_runs
 
 
 def find_runs(paths: Sequence[Path]) -> list[StudyRun]:
     """Return the finished runs in these folders; those of a study have its names, and tuning runs are left out."""
-    runs: dict[Path, StudyRun] = {}
+    of_studies: dict[Path, StudyRun] = {}
+    alone: dict[Path, Path] = {}
     for path in paths:
-        found = _of_study(path) if (path / RESULTS_FILE).exists() else _alone(path)
-        if not found:
+        found = _of_study(path) if (path / RESULTS_FILE).exists() else []
+        folders = [] if (path / RESULTS_FILE).exists() else _alone(path)
+        if not found and not folders:
             raise ResultsError(f"probe: {path} holds no finished run")
-        runs |= {Path(os.path.abspath(run.folder)): run for run in found}
-    return list(runs.values())
+        of_studies |= {Path(os.path.abspath(run.folder)): run for run in found}
+        alone |= {Path(os.path.abspath(folder)): folder for folder in folders}
+    named = name_runs([folder for place, folder in alone.items() if place not in of_studies])
+    return [*of_studies.values(), *_with_short_names(named)]
 
 
 def _of_study(study: Path) -> list[StudyRun]:
@@ -31,23 +36,28 @@ def _of_study(study: Path) -> list[StudyRun]:
             continue
         config = folder.read_config()
         folder.read_result(config, "config.json")  # of one that was changed the results have no name
-        if (record := names.get(config.hash)) is not None:
+        # Two arms may have chosen the same settings; their runs are the same, and are probed once.
+        if (record := names.pop(config.hash, None)) is not None:
             found.append(StudyRun(record.study, record.task, record.arm, config, folder.path, record.against))
     return found
 
 
-def _alone(path: Path) -> list[StudyRun]:
-    """Return a run, or the runs in a folder. An arm is named after the folder of its run, or the one around seeds."""
+def _alone(path: Path) -> list[Path]:
+    """Return the folder of a run, or the folders of the runs in it, if they are finished."""
     folders = [RunFolder(path)] if RunFolder(path).config_file.exists() else []
     folders = folders or [RunFolder(below) for below in RunFolder(path).runs_below()]
     if not folders:
         RunFolder(path).read_config()  # raises, with a hint to the runs nearby
-    found = []
-    for folder in folders:
-        if not folder.is_finished:
-            continue
-        config, place = folder.read_config(), folder.path.absolute()
-        is_seed = place.name.startswith("seed-")
-        arm = place.parent.name if is_seed else place.name
-        found.append(StudyRun(ALONE, config.task.name, arm, config, folder.path))
-    return found
+    return [folder.path for folder in folders if folder.is_finished]
+
+
+def _with_short_names(runs: Sequence[StudyRun]) -> list[StudyRun]:
+    """Return runs with arms that are named after the folder of the run, or the one around seeds, if these differ."""
+    short: dict[str, set[str]] = {}
+    places = [run.folder.absolute() for run in runs]
+    names = [place.parent.name if place.name.startswith("seed-") else place.name for place in places]
+    for name, run in zip(names, runs, strict=True):
+        short.setdefault(name, set()).add(run.arm)
+    if any(len(arms) > 1 for arms in short.values()):
+        return list(runs)
+    return [replace(run, arm=name) for name, run in zip(names, runs, strict=True)]

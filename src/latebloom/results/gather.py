@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -60,28 +61,35 @@ def _describe_begun(study: Path) -> str:
 
 
 def _single(folders: Sequence[Path]) -> list[RunRecord]:
-    """Return the records of runs that belong to no study. Runs that differ only in the seed are one arm."""
+    """Return the records of runs that belong to no study."""
+    places = [Path(os.path.abspath(folder)) for folder in folders]  # links are kept
+    if twice := [place for place, count in Counter(places).items() if count > 1]:
+        raise ResultsError(f"results: the run {twice[0]} is given twice, by itself or with the folder around it")
+    return [collect(run) for run in name_runs(places)]
+
+
+def name_runs(folders: Sequence[Path]) -> list[StudyRun]:
+    """Return the runs in folders outside of studies, with the names of their arms. Runs that differ only in the seed
+    are one arm, and an arm is named after its folder, from where the folders of the arms differ."""
     configs: dict[Path, RunConfig] = {}
     taken: dict[str, Path] = {}
     arms: dict[str, list[Path]] = {}
-    for folder in (Path(os.path.abspath(folder)) for folder in folders):  # links are kept
+    for folder in folders:
         config = RunFolder(folder).read_config()
-        if folder in configs:
-            raise ResultsError(f"results: the run {folder} is given twice, by itself or with the folder around it")
         if config.hash in taken:
             raise ResultsError(f"results: {taken[config.hash]} and {folder} hold the same run; give one of them")
-        configs[folder] = config
         taken[config.hash] = folder
-        arms.setdefault(_without_seed(config), []).append(folder)
+        place = Path(os.path.abspath(folder))
+        configs[place] = config
+        arms.setdefault(_without_seed(config), []).append(place)
     if not arms:
         return []
-    # An arm is named after its folder, from where the folders of the arms differ.
     one_arm = cache(_holds_one_arm)
     places = {run: place for runs in arms.values() for place in [_place(runs, configs, one_arm)] for run in runs}
     above = os.path.commonpath([place.parent for place in places.values()])
     return [
-        collect(StudyRun(ALONE, config.task.name, places[run].relative_to(above).as_posix(), config, run))
-        for run, config in configs.items()
+        StudyRun(ALONE, config.task.name, places[run].relative_to(above).as_posix(), config, folder)
+        for folder, (run, config) in zip(folders, configs.items(), strict=True)
     ]
 
 

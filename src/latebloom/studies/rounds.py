@@ -47,9 +47,12 @@ class Tuning:
 
     def run(self, k: int, seed: int) -> StudyRun:
         """Return the run of a choice on a held-out seed; its name is `arm, choice K`."""
-        folder = self.place / f"choice-{k}" / f"seed-{seed}"
-        config = replace(self.choices[k], seed=seed)
-        return StudyRun(f"{self.name}{TUNING}", self.arm.task, f"{self.arm.name}{CHOICE}{k}", config, folder)
+        config, name = replace(self.choices[k], seed=seed), f"{self.arm.name}{CHOICE}{k}"
+        return StudyRun(f"{self.name}{TUNING}", self.arm.task, name, config, self.folder(k, seed))
+
+    def folder(self, k: int, seed: int) -> Path:
+        """Return the folder of the run of a choice on a held-out seed."""
+        return self.place / f"choice-{k}" / f"seed-{seed}"
 
     def end(self, one: Round, begun: int | None) -> None:
         """End a round: rank its choices, and keep the best, and the one with which reported runs have begun.
