@@ -125,7 +125,7 @@ def test_bad_input_is_one_sentence_and_changes_nothing(texts, corpus, tmp_path, 
     for paths, out, settings, message in (
         (["nowhere"], "a", SMALL, r"data: there is no .*nowhere; give folders or files of text"),
         (["empty"], "b", SMALL, "data: there are no files in .*empty"),
-        (["binary"], "c", SMALL, "there is no text in .*binary; of 1 files: 1 binary"),
+        (["binary"], "c", SMALL, "there is no text in .*binary; left out: 1 binary"),
         ([texts], "other", SMALL, "is a folder with other files"),
         ([texts], "d", Preparing(tokenizer="nowhere"), "tokenizer: there is no nowhere; give a tokenizer.json"),
         ([texts], "e", Preparing(include=("*.rs",)), "there are no files in .* that match --include"),

@@ -87,6 +87,8 @@ def _walk(folder: Path, without: Path | None) -> Iterator[Path]:
     except OSError as error:
         raise ConfigError(f"data: {folder} cannot be read ({error.strerror})") from None
     shards = saved_shards(folder)
+    if missing := sorted((shards or set()) - {one.name for one in inside}):
+        raise ConfigError(f"data: {folder} is a saved dataset without its file {missing[0]}; copy or save it again")
     for one in inside:
         if shards is not None and one.name not in shards:
             continue

@@ -25,7 +25,7 @@ from latebloom.fields import Bound, Count, at_least, check_fields
 from latebloom.lm.corpus import DOCUMENTS, FORMAT, MANIFEST, SETTINGS, TOKENS, TRACES, Corpus, hash_file
 from latebloom.lm.documents import SPLITS, Document, Scan, Split, list_files, scan_files, split_documents
 from latebloom.lm.extra import begin_folder
-from latebloom.lm.rows import Tables
+from latebloom.lm.rows import Tables, is_saved
 from latebloom.lm.tokenizer import END, FILE, read_tokenizer, train_tokenizer, write_tokenizer
 from latebloom.lm.traces import training_document
 from latebloom.lm.work import Work
@@ -211,7 +211,9 @@ def _check_same(paths: Sequence[Path], out: Path, settings: Preparing) -> None:
 
 def _scan(files: Sequence[tuple[Path, str]], paths: Sequence[Path], out: Path, settings: Preparing, work: Work) -> Scan:
     """Find and split the documents, and write the texts of rows."""
-    tables = Tables(settings.column, frozenset(path.resolve() for path in paths if path.is_file()))
+    given = {path.resolve() for path in paths if path.is_file() or is_saved(path)}
+    named = frozenset(path for path, _ in files if not given.isdisjoint((path, *path.parents)))
+    tables = Tables(settings.column, named)
     work.begin("reading", sum(_size(file) for file, _ in files))
     temporary = out / f"{TEMPORARY}{ROWS}"
     try:
@@ -225,7 +227,7 @@ def _scan(files: Sequence[tuple[Path, str]], paths: Sequence[Path], out: Path, s
     if not scan.documents:
         where = ", ".join(map(str, paths))
         reasons = ", ".join(f"{count} {reason}" for reason, count in scan.left_out.items())
-        raise ConfigError(f"data: there is no text in {where}; of {len(files)} files: {reasons}")
+        raise ConfigError(f"data: there is no text in {where}; left out: {reasons or 'nothing'}")
     return split_documents(scan, {"validation": settings.validation, "test": settings.test}, settings.split)
 
 
