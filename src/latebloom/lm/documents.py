@@ -31,6 +31,8 @@ SHORT_LINE, FEW_LINES = 8, 5
 FEW_PACKAGES = 10
 """With fewer top-level names than this, documents are split by file."""
 HIDDEN = ("__pycache__", "node_modules", "dataset_dict.json")
+ABSENT = (PermissionError, FileNotFoundError)
+"""Errors of files that are left out."""
 
 
 @dataclass(frozen=True)
@@ -156,9 +158,11 @@ def _contents(
             size = path.stat().st_size
             is_table = tables is not None and tables.includes(path)
             content = b"" if size > largest or is_table else path.read_bytes()
-        except OSError:
+        except ABSENT:
             left_out["not readable"] += 1
             continue
+        except OSError as error:  # the next command may read it, and its corpus would be another
+            raise ConfigError(f"data: {path} cannot be read ({error.strerror})") from None
         tell(size)
         if tables is None or not is_table:
             yield path, name, content, size, False

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -19,13 +20,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 
 from latebloom.differences import describe_differences
-from latebloom.engine.files import TEMPORARY, digest, json_digest, make_folder, write_file, write_json
+from latebloom.engine.files import TEMPORARY, digest, json_digest, make_folder, naming, write_file, write_json
 from latebloom.errors import ConfigError, DiskFullError, catch_write_errors
 from latebloom.fields import Bound, Count, at_least, check_fields
 from latebloom.lm.corpus import DOCUMENTS, FORMAT, MANIFEST, SETTINGS, TOKENS, TRACES, Corpus, hash_file
-from latebloom.lm.documents import SPLITS, Document, Scan, Split, list_files, scan_files, split_documents
+from latebloom.lm.documents import ABSENT, SPLITS, Document, Scan, Split, list_files, scan_files, split_documents
 from latebloom.lm.extra import begin_folder
-from latebloom.lm.rows import Tables, is_saved
+from latebloom.lm.rows import Tables
 from latebloom.lm.tokenizer import END, FILE, read_tokenizer, train_tokenizer, write_tokenizer
 from latebloom.lm.traces import training_document
 from latebloom.lm.work import Work
@@ -100,8 +101,6 @@ def prepare(
         scan = _read_scan(out)
         if scan is None:
             scan = _scan(files, paths, out, settings, work)
-            write_json(out / SETTINGS, _described(paths, settings))
-            os.replace(out / f"{TEMPORARY}{ROWS}", out / ROWS)
             _write_scan(out, scan, files, settings)
         _check_room(out, sum(one.size for one in scan.documents))
         if not (out / FILE).exists():
@@ -181,8 +180,10 @@ def _listing(files: Sequence[tuple[Path, str]], settings: Preparing) -> str:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # such a file is left out
+    except ABSENT:
         return 0
+    except OSError as error:
+        raise ConfigError(f"data: {path} cannot be read ({error.strerror})") from None
 
 
 def remove_corpus(out: Path) -> None:
@@ -210,25 +211,27 @@ def _check_same(paths: Sequence[Path], out: Path, settings: Preparing) -> None:
 
 
 def _scan(files: Sequence[tuple[Path, str]], paths: Sequence[Path], out: Path, settings: Preparing, work: Work) -> Scan:
-    """Find and split the documents, and write the texts of rows."""
-    given = {path.resolve() for path in paths if path.is_file() or is_saved(path)}
-    named = frozenset(path for path, _ in files if not given.isdisjoint((path, *path.parents)))
-    tables = Tables(settings.column, named)
+    """Find and split the documents, and write the texts of rows and the settings."""
+    tables = Tables.given(settings.column, paths, [path for path, _ in files])
     work.begin("reading", sum(_size(file) for file, _ in files))
     temporary = out / f"{TEMPORARY}{ROWS}"
     try:
-        with open(temporary, "wb") as rows:
+        with naming(temporary), open(temporary, "wb") as rows:
             scan = scan_files(files, settings.largest, work.advance, tables, rows)
             rows.flush()
             os.fsync(rows.fileno())
+        if not scan.documents:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in scan.left_out.items()) or "nothing"
+            raise ConfigError(f"data: there is no text in {', '.join(map(str, paths))}; left out: {reasons}")
+        shares: dict[Split, float] = {"validation": settings.validation, "test": settings.test}
+        scan = split_documents(scan, shares, settings.split)
+        write_json(out / SETTINGS, _described(paths, settings))
+        os.replace(temporary, out / ROWS)
     except (ConfigError, OSError):
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise
-    if not scan.documents:
-        where = ", ".join(map(str, paths))
-        reasons = ", ".join(f"{count} {reason}" for reason, count in scan.left_out.items())
-        raise ConfigError(f"data: there is no text in {where}; left out: {reasons or 'nothing'}")
-    return split_documents(scan, {"validation": settings.validation, "test": settings.test}, settings.split)
+    return scan
 
 
 def _write_scan(out: Path, scan: Scan, files: Sequence[tuple[Path, str]], settings: Preparing) -> None:

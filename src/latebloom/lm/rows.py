@@ -41,6 +41,12 @@ class Tables:
     named: frozenset[Path] = frozenset()
     """Files that were given themselves, or with a saved dataset, and not found in a folder."""
 
+    @classmethod
+    def given(cls, column: str | None, paths: Iterable[Path], files: Iterable[Path]) -> "Tables":
+        """Return the tables among files, of which a user gave some paths."""
+        given = {path.resolve() for path in paths if path.is_file() or is_saved(path)}
+        return cls(column, frozenset(file for file in files if not given.isdisjoint((file, *file.parents))))
+
     def includes(self, path: Path) -> bool:
         is_said = path in self.named or self.column is not None
         return path.suffix in READERS and (path.suffix in BINARY or is_said)

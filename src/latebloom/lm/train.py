@@ -25,7 +25,7 @@ from latebloom.delay.undisturbed import reshard
 from latebloom.differences import describe_differences
 from latebloom.engine.environment import describe_environment
 from latebloom.engine.files import write_file, write_json
-from latebloom.errors import ConfigError, NonFiniteLossError, catch_write_errors
+from latebloom.errors import CheckpointError, ConfigError, NonFiniteLossError, catch_write_errors
 from latebloom.fields import Count, Positive, at_least, check_fields
 from latebloom.lm.corpus import Corpus
 from latebloom.lm.extra import begin_folder, need_transformers
@@ -132,7 +132,7 @@ def train(settings: Training, folder: Path, *, track: str | None = None, work: W
     if multiple is not None:  # refuse before the work if there is no text for it
         HeldOutLoss(model, corpus, settings.context)(multiple)
     hybrid = find_delayed(model, settings)[0] and not settings.without_attention
-    with catch_write_errors(folder), _tracker_settings(folder):
+    with catch_write_errors(folder), _tracker_settings(folder, track):
         _begin(folder, settings, corpus, kernels)
         resumed = newest_checkpoint(folder / CHECKPOINTS)
         over = resumed if resumed is not None and step_of(resumed) >= settings.steps else None
@@ -201,9 +201,14 @@ def newest_checkpoint(folder: Path) -> Path | None:
         try:
             json.loads((one / "trainer_state.json").read_text())
             complete.append(one)
-        except (OSError, ValueError):
+        except (FileNotFoundError, ValueError):
             if is_first_process():
                 shutil.rmtree(one, ignore_errors=True)
+        except OSError as error:  # it may be complete
+            raise CheckpointError(
+                f"{error.filename or one} cannot be read ({error.strerror}); nothing was changed, and the same command "
+                "continues when it can be read"
+            ) from None
     return max(complete, key=step_of, default=None)
 
 
@@ -291,10 +296,13 @@ def build_trainer(
 
 
 @contextmanager
-def _tracker_settings(folder: Path) -> Iterator[None]:
-    """Let trackers write into the folder of the run, unless the user has set where, until training ends."""
-    wanted = {"TENSORBOARD_LOGGING_DIR": str(folder / "tensorboard"), "WANDB_MODE": "offline", "WANDB_DIR": str(folder)}
-    added = {name: value for name, value in wanted.items() if name not in os.environ}
+def _tracker_settings(folder: Path, track: str | None) -> Iterator[None]:
+    """Let a tracker write into the folder of the run, unless the user has set where, until training ends."""
+    wanted = {
+        "tensorboard": {"TENSORBOARD_LOGGING_DIR": str(folder / "tensorboard")},
+        "wandb": {"WANDB_MODE": "offline", "WANDB_DIR": str(folder)},  # Transformers prints a line about this mode
+    }
+    added = {name: value for name, value in wanted.get(track or "", {}).items() if name not in os.environ}
     os.environ.update(added)
     try:
         yield
