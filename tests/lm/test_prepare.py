@@ -177,6 +177,9 @@ def test_files_that_come_later_are_refused_and_a_mistake_leaves_no_settings(tmp_
     with pytest.raises(ConfigError, match="there is no"):
         prepare([tmp_path / "text"], out, SMALL)
     assert not out.exists()
+    with pytest.raises(ConfigError, match="vocabulary: 10 is not possible; it must be 300 or more"):
+        prepare([folder], out, Preparing(vocabulary=10))
+    assert not out.exists()
     made = prepare([folder], out, SMALL)
     file = folder / "package0" / "module0.py"
     text = file.read_text()

@@ -102,6 +102,16 @@ def _walk(folder: Path, without: Path | None) -> Iterator[Path]:
             yield one
 
 
+def size_of(path: Path) -> int:
+    """Return the bytes of a file; 0 of one that is left out because it cannot be read."""
+    try:
+        return path.stat().st_size
+    except ABSENT:
+        return 0
+    except OSError as error:
+        raise ConfigError(f"data: {path} cannot be read ({error.strerror})") from None
+
+
 def scan_files(
     files: Iterable[tuple[Path, str]],
     largest: int,

@@ -6,6 +6,7 @@ its log, `model` the trained model with its tokenizer, and `result.json`, which 
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -127,6 +128,7 @@ def train(settings: Training, folder: Path, *, track: str | None = None, work: W
         return json.loads((folder / RESULT).read_text())
     corpus = Corpus.load(Path(settings.corpus))
     trigger = settings.trigger()
+    TrainingWindows(corpus.split("train"), settings.context)  # refuse before anything is written
     model, kernels = build_model(settings.model, settings.seed, corpus.vocabulary, settings.context)
     multiple = held_out_multiple(trigger) or getattr(trigger, "multiple", None)
     if multiple is not None:  # refuse before the work if there is no text for it
@@ -318,9 +320,10 @@ def find_delayed(model: "PreTrainedModel", settings: Training) -> tuple[bool, Fo
     try:
         if found is not None:
             found.check(())
-    except ConfigError:
-        if settings.until is not None:
-            raise
+    except ConfigError as error:
+        if settings.until is not None:  # no command has the argument that the error may recommend
+            reason = re.split("; (?:if this is intended|name it with)", str(error))[0]
+            raise ConfigError(f"{reason}; a delay needs a hybrid of attention and a recurrence") from None
         return False, None  # a Transformer or a recurrence alone can be trained jointly
     return True, found
 
