@@ -1,6 +1,8 @@
 """Exceptions for what a user can correct, each with a message of one sentence."""
 
 import errno
+import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -94,6 +96,8 @@ _DISK_FAILS = (
 """Errors of a write that may come without the name of the file."""
 _TORCH_WRITES = ("PytorchStreamWriter failed", "] . unexpected pos ")
 """What torch.save says of any error of a write."""
+_RUST_WRITES = "while serializing"
+"""What safetensors says of any error of a write."""
 
 
 @contextmanager
@@ -103,7 +107,10 @@ def catch_write_errors(place: Path | str) -> Iterator[None]:
         yield
     except Exception as error:
         number, file = getattr(error, "errno", None), getattr(error, "filename", None)
-        if number in DISK_IS_FULL or "(os error 28)" in str(error):  # safetensors has no errno
+        in_rust = re.search(r"\(os error (\d+)\)", str(error)) if number is None else None  # safetensors has no errno
+        if in_rust:
+            number = int(in_rust[1])
+        if number in DISK_IS_FULL:
             raise DiskFullError(
                 f"the disk is full: {place} could not be written; free some space and run the same command to continue"
             ) from error
@@ -114,9 +121,11 @@ def catch_write_errors(place: Path | str) -> Iterator[None]:
             ) from error
         file = Path(file) if isinstance(file, str | Path) else None
         is_inside = file is not None and Path(place).absolute() in (file.absolute(), *file.absolute().parents)
-        if not isinstance(error, OSError) or not (is_inside or (file is None and number in _DISK_FAILS)):
+        is_of_disk = isinstance(error, OSError) or (in_rust is not None and _RUST_WRITES in str(error))
+        if not is_of_disk or not (is_inside or (file is None and number in _DISK_FAILS)):
             raise
+        reason = error.strerror if isinstance(error, OSError) else os.strerror(number or 0)
         raise DiskError(
-            f"{file or place} could not be written ({error.strerror}); what was saved before is complete, and the same "
+            f"{file or place} could not be written ({reason}); what was saved before is complete, and the same "
             "command continues it"
         ) from error

@@ -89,8 +89,12 @@ def test_the_old_file_stays_where_the_new_one_has_no_room(tmp_path, monkeypatch)
 def test_a_library_with_an_error_of_its_own_is_understood(tmp_path):
     with pytest.raises(DiskFullError), catch_write_errors(tmp_path):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+    for number in (errno.EIO, errno.EACCES):
+        said = rf"{tmp_path} could not be written \({os.strerror(number)}\)"
+        with pytest.raises(DiskError, match=said), catch_write_errors(tmp_path):
+            raise SafetensorError(f"Error while serializing: I/O error: any words (os error {number})")
     with pytest.raises(SafetensorError), catch_write_errors(tmp_path):
-        raise SafetensorError("Error while serializing: I/O error: Permission denied (os error 13)")
+        raise SafetensorError("Error while deserializing header: invalid header (os error 2)")
 
 
 def test_a_command_says_it_in_one_sentence(tiny, tmp_path, monkeypatch, capsys):

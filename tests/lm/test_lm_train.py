@@ -98,8 +98,9 @@ def test_models_that_are_no_hybrids_train_jointly_and_cannot_be_delayed(corpus, 
         sizes |= {"num_heads": 2, "head_dim": 16, "state_size": 8, "n_groups": 1, "chunk_size": 16}
         why = "no softmax attention was found in Mamba2ForCausalLM"
     settings = replace(small_training(corpus, steps=4), model={"model_type": kind, **sizes})
-    with pytest.raises(ConfigError, match=why):
+    with pytest.raises(ConfigError, match=why) as error:
         train(replace(settings, until="2"), tmp_path / "delayed")
+    assert str(error.value).endswith("; a delay needs a hybrid of attention and a recurrence")  # and names no `where`
     assert not (tmp_path / "delayed").exists()
     assert train(settings, tmp_path / "joint")["steps"] == 4
 
@@ -167,6 +168,7 @@ def test_a_configuration_may_be_a_file_json_or_a_type_with_overrides(tmp_path):
             "context: 32 is more than the 16 positions of GPT2LMHeadModel",
         ),
         ("tiny", ['layer_types=["full_attention"]', "num_hidden_layers=1"], "at least one 'linear_attention' layer"),
+        ("t5", [], "model: Transformers has no causal language model of the type t5"),
         ("{", [], "model cannot be read as JSON"),
         ("nowhere.json", [], "model: there is no nowhere.json"),
     ],
@@ -180,6 +182,12 @@ def test_bad_models_are_refused_in_one_sentence(corpus: Corpus, model, overrides
         build()
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_context_that_is_longer_than_the_text_leaves_no_folder(corpus, tmp_path):
+    with pytest.raises(ConfigError, match=r"context: 100000 tokens are more than the [0-9,]+ of the training split"):
+        train(small_training(corpus, context=100_000), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("log_every", [2, 20])

@@ -125,7 +125,7 @@ def test_bad_input_is_one_sentence_and_changes_nothing(texts, corpus, tmp_path, 
     for paths, out, settings, message in (
         (["nowhere"], "a", SMALL, r"data: there is no .*nowhere; give folders or files of text"),
         (["empty"], "b", SMALL, "data: there are no files in .*empty"),
-        (["binary"], "c", SMALL, "there is no text in .*binary; of 1 files: 1 binary"),
+        (["binary"], "c", SMALL, "there is no text in .*binary; left out: 1 binary"),
         ([texts], "other", SMALL, "is a folder with other files"),
         ([texts], "d", Preparing(tokenizer="nowhere"), "tokenizer: there is no nowhere; give a tokenizer.json"),
         ([texts], "e", Preparing(include=("*.rs",)), "there are no files in .* that match --include"),
@@ -176,6 +176,9 @@ def test_files_that_come_later_are_refused_and_a_mistake_leaves_no_settings(tmp_
     folder, out = write_texts(tmp_path / "texts"), tmp_path / "corpus"
     with pytest.raises(ConfigError, match="there is no"):
         prepare([tmp_path / "text"], out, SMALL)
+    assert not out.exists()
+    with pytest.raises(ConfigError, match="vocabulary: 10 is not possible; it must be 300 or more"):
+        prepare([folder], out, Preparing(vocabulary=10))
     assert not out.exists()
     made = prepare([folder], out, SMALL)
     file = folder / "package0" / "module0.py"

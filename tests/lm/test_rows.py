@@ -2,18 +2,21 @@
 
 import csv
 import json
+import shutil
 import struct
 from io import BytesIO
 from pathlib import Path
 
 import polars as pl
 import pytest
+from saved_datasets import COUNTS, DATA, columns
+from saved_datasets import texts as saved_texts
 from small_lm import SMALL
 
 from latebloom.cli import main
 from latebloom.errors import ConfigError
 from latebloom.lm import rows
-from latebloom.lm.corpus import DOCUMENTS, MANIFEST, Corpus
+from latebloom.lm.corpus import DOCUMENTS, MANIFEST, Corpus, Tokens
 from latebloom.lm.documents import list_files
 from latebloom.lm.prepare import ROWS, Preparing, prepare
 from latebloom.lm.rows import END, Tables
@@ -149,7 +152,7 @@ def test_tables_in_a_folder_of_code_do_not_disturb_it(texts, corpus, tmp_path):
     [
         ("a.parquet", None, None, "column: .*a.parquet has no column text or content; it has id, label; name one with"),
         ("a.csv", None, "body", "column: .*a.csv has no column body; it has id, label; name one with --column"),
-        ("a.jsonl", None, "id", "column: id of .*a.jsonl has no text, but a int"),
+        ("a.jsonl", None, "id", "column: id of .*a.jsonl is not text, but int"),
         ("a.parquet", b"PAR1 and no more", None, r"data: .*a.parquet cannot be read as a .parquet table \("),
         ("a.arrow", b"\xff\xff\xff\xff\x10\0\0\0half", None, r"data: .*a.arrow cannot be read as a .arrow table \("),
         ("a.jsonl", b'{"text": "a"}\n{"text', None, r"data: .*a.jsonl cannot be read as a .jsonl table \("),
@@ -166,6 +169,85 @@ def test_a_bad_table_is_one_sentence_and_leaves_nothing(tmp_path, name, content,
         prepare([path], tmp_path / "corpus", Preparing(vocabulary=320, column=column))
     assert "\n" not in str(error.value)
     assert list((tmp_path / "corpus").iterdir()) == []
+
+
+FORMATS = ("dataset_dict", "rows.parquet", "rows.jsonl", "rows.json", "rows.csv")
+
+
+def read_rows(path: Path, column: str | None = None) -> list[str | None]:
+    """Return the texts of all rows, in the order of the files."""
+    found = []
+    for file, _ in list_files([path]):
+        texts = Tables(column, frozenset([file])).texts(file)
+        assert texts is not None
+        found += texts
+    return found
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_files_of_the_library_datasets_are_read(name):
+    """Shards, null and empty rows, beside numbers, labels, nested columns and one without values; see `data`."""
+    found, (first, last) = read_rows(DATA / name), COUNTS["test"]
+    in_order = saved_texts()
+    if name == "dataset_dict":  # test comes before train
+        in_order = in_order[first:last] + in_order[:first]
+    assert [text or "" for text in found] == [text or "" for text in in_order]
+
+
+@pytest.mark.parametrize("name", FORMATS[:-1])
+def test_a_nested_column_is_named_with_its_fields(name):
+    wanted = columns()
+    assert sorted(map(str, read_rows(DATA / name, "about.title"))) == sorted(one["title"] for one in wanted["about"])
+    said = ["\n".join(one["content"] for one in row if one["content"] is not None) for row in wanted["messages"]]
+    assert sorted(map(str, read_rows(DATA / name, "messages.content"))) == sorted(said)
+    with pytest.raises(ConfigError, match=r"has no column about; it has id, .*about.language, .*; name one with"):
+        read_rows(DATA / name, "about")
+    with pytest.raises(ConfigError, match=r"column: vector of .* is not text, but float"):
+        read_rows(DATA / name, "vector")
+
+
+@pytest.mark.parametrize("name", ["dataset", "dataset_dict"])
+def test_a_dataset_that_the_library_saved_gives_a_corpus(name, tmp_path):
+    """One is shuffled; the rows that stay are those with a text of their own."""
+    made = prepare([DATA / name], tmp_path / "corpus", SMALL)
+    assert made.manifest["left_out"] == {"duplicate": 1, "empty": 3}
+    listed = [json.loads(line) for line in (tmp_path / "corpus" / DOCUMENTS).read_text().splitlines()[1:]]
+    assert len(listed) == 20
+    of_one = {text.strip() for text in saved_texts() if text is not None} - {""}
+    tokenizer, _ = read_tokenizer(made.folder)
+    parts = (tokenizer.decode(split.read(0, len(split)).tolist(), skip_special_tokens=False) for split in splits(made))
+    assert {text.strip() for part in parts for text in part.split("<|endoftext|>")} - {""} == of_one
+
+
+def splits(corpus: Corpus) -> list[Tokens]:
+    return [corpus.split("train"), corpus.split("validation"), corpus.split("test")]
+
+
+def test_a_saved_dataset_names_its_columns_and_a_missing_file(tmp_path):
+    """It was given to be read, so it is an error and nothing to leave out."""
+    folder = tmp_path / "dataset"
+    shutil.copytree(DATA / "dataset_dict", folder)
+    (shard,) = (folder / "test").glob("*.arrow")
+    frame = pl.read_ipc_stream(shard).rename({"text": "body"})
+    frame.write_ipc_stream(shard)
+    with pytest.raises(ConfigError, match=rf"column: {shard} has no column text or content; it has id, body, label"):
+        prepare([folder], tmp_path / "corpus", SMALL)
+    shard.unlink()
+    with pytest.raises(ConfigError, match=rf"data: {shard.parent} is a saved dataset without its file {shard.name}; "):
+        prepare([folder], tmp_path / "corpus", SMALL)
+
+
+def test_a_type_that_is_not_known_is_one_sentence(tmp_path, monkeypatch):
+    """polars panics there, which is no Exception; the same table in a folder of text is left out."""
+    path = write_table(tmp_path / "a.arrow", ["one"])
+
+    def panic(*_: object, **__: object) -> None:
+        raise pl.exceptions.PanicException("not yet implemented\nat a line")
+
+    monkeypatch.setattr(pl, "read_ipc_stream", panic)
+    with pytest.raises(ConfigError, match=r"cannot be read as a .arrow table \(not yet implemented\)"):
+        Tables(named=frozenset([path])).texts(path)
+    assert Tables().texts(path) is None
 
 
 def test_an_arrow_stream_that_ends_early_is_refused(tmp_path):

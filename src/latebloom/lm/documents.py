@@ -31,6 +31,8 @@ SHORT_LINE, FEW_LINES = 8, 5
 FEW_PACKAGES = 10
 """With fewer top-level names than this, documents are split by file."""
 HIDDEN = ("__pycache__", "node_modules", "dataset_dict.json")
+ABSENT = (PermissionError, FileNotFoundError)
+"""Errors of files that are left out."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ def _walk(folder: Path, without: Path | None) -> Iterator[Path]:
     except OSError as error:
         raise ConfigError(f"data: {folder} cannot be read ({error.strerror})") from None
     shards = saved_shards(folder)
+    if missing := sorted((shards or set()) - {one.name for one in inside}):
+        raise ConfigError(f"data: {folder} is a saved dataset without its file {missing[0]}; copy or save it again")
     for one in inside:
         if shards is not None and one.name not in shards:
             continue
@@ -96,6 +100,16 @@ def _walk(folder: Path, without: Path | None) -> Iterator[Path]:
             yield from _walk(one, without)
         elif one.is_file():
             yield one
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file; 0 of one that is left out because it cannot be read."""
+    try:
+        return path.stat().st_size
+    except ABSENT:
+        return 0
+    except OSError as error:
+        raise ConfigError(f"data: {path} cannot be read ({error.strerror})") from None
 
 
 def scan_files(
@@ -154,9 +168,11 @@ def _contents(
             size = path.stat().st_size
             is_table = tables is not None and tables.includes(path)
             content = b"" if size > largest or is_table else path.read_bytes()
-        except OSError:
+        except ABSENT:
             left_out["not readable"] += 1
             continue
+        except OSError as error:  # the next command may read it, and its corpus would be another
+            raise ConfigError(f"data: {path} cannot be read ({error.strerror})") from None
         tell(size)
         if tables is None or not is_table:
             yield path, name, content, size, False

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -19,14 +20,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 
 from latebloom.differences import describe_differences
-from latebloom.engine.files import TEMPORARY, digest, json_digest, make_folder, write_file, write_json
+from latebloom.engine.files import TEMPORARY, digest, json_digest, make_folder, naming, write_file, write_json
 from latebloom.errors import ConfigError, DiskFullError, catch_write_errors
 from latebloom.fields import Bound, Count, at_least, check_fields
 from latebloom.lm.corpus import DOCUMENTS, FORMAT, MANIFEST, SETTINGS, TOKENS, TRACES, Corpus, hash_file
-from latebloom.lm.documents import SPLITS, Document, Scan, Split, list_files, scan_files, split_documents
+from latebloom.lm.documents import SPLITS, Document, Scan, Split, list_files, scan_files, size_of, split_documents
 from latebloom.lm.extra import begin_folder
 from latebloom.lm.rows import Tables
-from latebloom.lm.tokenizer import END, FILE, read_tokenizer, train_tokenizer, write_tokenizer
+from latebloom.lm.tokenizer import END, FILE, check_vocabulary, read_tokenizer, train_tokenizer, write_tokenizer
 from latebloom.lm.traces import training_document
 from latebloom.lm.work import Work
 
@@ -75,6 +76,8 @@ class Preparing:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.tokenizer is None:
+            check_vocabulary(self.vocabulary)
 
 
 def prepare(
@@ -100,8 +103,6 @@ def prepare(
         scan = _read_scan(out)
         if scan is None:
             scan = _scan(files, paths, out, settings, work)
-            write_json(out / SETTINGS, _described(paths, settings))
-            os.replace(out / f"{TEMPORARY}{ROWS}", out / ROWS)
             _write_scan(out, scan, files, settings)
         _check_room(out, sum(one.size for one in scan.documents))
         if not (out / FILE).exists():
@@ -122,8 +123,10 @@ def check_text(paths: Sequence[Path], settings: Preparing, without: Path) -> lis
     """Return the files of the text, drawn if it is too large; raise if there are none. Nothing is read or written."""
     files = list_files(paths, settings.include, without)
     if not files:
-        where = ", ".join(map(str, paths))
-        raise ConfigError(f"data: there are no files in {where}" + " that match --include" * bool(settings.include))
+        raise ConfigError(
+            f"data: there are no files in {', '.join(map(str, paths))}"
+            + " that match --include" * bool(settings.include)
+        )
     if settings.at_most and not (files := draw_files(files, settings.at_most)):
         raise ConfigError(
             f"data: every file is larger than the {settings.at_most / 1e6:g} MB of text that are drawn; make a corpus "
@@ -136,7 +139,7 @@ def draw_files(files: Sequence[tuple[Path, str]], at_most: int) -> list[tuple[Pa
     """Return some files, in their order, with at most so many bytes; which ones depends on names and sizes alone."""
     drawn, left = set[Path](), at_most
     for file, _ in sorted(files, key=lambda item: digest(item[1].encode())):
-        if (size := _size(file)) <= left:
+        if (size := size_of(file)) <= left:
             drawn.add(file)
             left -= size
     return [one for one in files if one[0] in drawn]
@@ -175,14 +178,7 @@ def changed_text(files: Sequence[tuple[Path, str]], out: Path, settings: Prepari
 
 def _listing(files: Sequence[tuple[Path, str]], settings: Preparing) -> str:
     """Return a digest of the names and sizes of all files, with those of the documents and of files left out."""
-    return json_digest([(name, min(_size(path), settings.largest + 1)) for path, name in files])
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # such a file is left out
-        return 0
+    return json_digest([(name, min(size_of(path), settings.largest + 1)) for path, name in files])
 
 
 def remove_corpus(out: Path) -> None:
@@ -210,29 +206,32 @@ def _check_same(paths: Sequence[Path], out: Path, settings: Preparing) -> None:
 
 
 def _scan(files: Sequence[tuple[Path, str]], paths: Sequence[Path], out: Path, settings: Preparing, work: Work) -> Scan:
-    """Find and split the documents, and write the texts of rows."""
-    tables = Tables(settings.column, frozenset(path.resolve() for path in paths if path.is_file()))
-    work.begin("reading", sum(_size(file) for file, _ in files))
+    """Find and split the documents, and write the texts of rows and the settings."""
+    tables = Tables.given(settings.column, paths, [path for path, _ in files])
+    work.begin("reading", sum(size_of(file) for file, _ in files))
     temporary = out / f"{TEMPORARY}{ROWS}"
     try:
-        with open(temporary, "wb") as rows:
+        with naming(temporary), open(temporary, "wb") as rows:
             scan = scan_files(files, settings.largest, work.advance, tables, rows)
             rows.flush()
             os.fsync(rows.fileno())
+        if not scan.documents:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in scan.left_out.items()) or "nothing"
+            raise ConfigError(f"data: there is no text in {', '.join(map(str, paths))}; left out: {reasons}")
+        scan = split_documents(scan, {"validation": settings.validation, "test": settings.test}, settings.split)
+        write_json(out / SETTINGS, _described(paths, settings))
+        os.replace(temporary, out / ROWS)
     except (ConfigError, OSError):
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise
-    if not scan.documents:
-        where = ", ".join(map(str, paths))
-        reasons = ", ".join(f"{count} {reason}" for reason, count in scan.left_out.items())
-        raise ConfigError(f"data: there is no text in {where}; of {len(files)} files: {reasons}")
-    return split_documents(scan, {"validation": settings.validation, "test": settings.test}, settings.split)
+    return scan
 
 
 def _write_scan(out: Path, scan: Scan, files: Sequence[tuple[Path, str]], settings: Preparing) -> None:
     left_out, listing = dict(sorted(scan.left_out.items())), _listing(files, settings)
     paths = {Path(one.path): one for one in scan.documents if one.start is not None}
-    tables = [asdict(replace(one, size=_size(path), digest=hash_file(path))) for path, one in paths.items()]
+    tables = [asdict(replace(one, size=size_of(path), digest=hash_file(path))) for path, one in paths.items()]
     head = {"left_out": left_out, "split_by": scan.split_by, "listing": listing, "files": len(files), "tables": tables}
     lines = [head, *(asdict(one) for one in scan.documents)]
     write_file(out / DOCUMENTS, "".join(f"{json.dumps(line)}\n" for line in lines).encode())

@@ -7,13 +7,15 @@ corpus while it is made, because a tokenizer is trained on them in a random orde
 import csv
 import json
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from latebloom.errors import ConfigError
+from latebloom.errors import ConfigError, first_line
 
 COLUMNS = ("text", "content")
 """The columns that are looked for if none is named."""
@@ -21,6 +23,12 @@ BINARY = (".parquet", ".arrow")
 """Files that are tables wherever they are; the others are text too, so they are tables only if that is said."""
 BATCH = 1_000
 """Rows of a parquet file that are read at once."""
+LOOKED_AT = 100
+"""Objects of a JSON file that say which columns it has."""
+NAMED = 12
+"""Columns that an error names."""
+Place = tuple[str, ...]
+"""A column and, of a nested one, the fields within it; written `column.field`."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +36,16 @@ class Tables:
     """Which files are read as tables, and which column has the text."""
 
     column: str | None = None
+    """A column, or a field of a nested one, such as `messages.content`. Of a list it is the texts of all items, one per
+    line."""
     named: frozenset[Path] = frozenset()
-    """Files that were given themselves, and not found in a folder."""
+    """Files that were given themselves, or with a saved dataset, and not found in a folder."""
+
+    @classmethod
+    def given(cls, column: str | None, paths: Iterable[Path], files: Iterable[Path]) -> "Tables":
+        """Return the tables among files, of which a user gave some paths."""
+        given = {path.resolve() for path in paths if path.is_file() or is_saved(path)}
+        return cls(column, frozenset(file for file in files if not given.isdisjoint((file, *file.parents))))
 
     def includes(self, path: Path) -> bool:
         is_said = path in self.named or self.column is not None
@@ -42,62 +58,101 @@ class Tables:
         that was found in a folder and cannot be read there are none either.
         """
         try:
-            columns = READERS[path.suffix](path, None)
-            names = next(columns)
-            wanted = COLUMNS if self.column is None else (self.column,)
-            found = next((name for name in wanted if name in names), None)
-            if found is not None:
-                return self._texts(path, found)
+            places = {".".join(place): place for place in next(READERS[path.suffix](path, None))}
         except StopIteration:
-            names = []
+            places = {}
         except Exception as error:
             if path in self.named:
                 raise _damaged(path, error) from None
             return None
+        wanted = COLUMNS if self.column is None else (self.column,)
+        if found := next((places[name] for name in wanted if name in places), None):
+            return self._texts(path, found)
         if self.column is None and path not in self.named:
             return None
-        wanted = " or ".join(COLUMNS) if self.column is None else self.column
-        has = f"has {', '.join(map(str, names))}" if names else "is empty"
-        raise ConfigError(f"column: {path} has no column {wanted}; it {has}; name one with --column")
+        shown = [*islice(places, NAMED), *["more"] * (len(places) > NAMED)]
+        has = f"has {', '.join(shown)}" if places else "is empty"
+        raise ConfigError(f"column: {path} has no column {' or '.join(wanted)}; it {has}; name one with --column")
 
-    def _texts(self, path: Path, column: str) -> Iterator[str | None]:
+    def _texts(self, path: Path, place: Place) -> Iterator[str | None]:
         try:
-            for values in READERS[path.suffix](path, column):
+            for values in READERS[path.suffix](path, place[0]):
                 for value in values:
-                    if value is not None and not isinstance(value, str):
-                        raise ConfigError(f"column: {column} of {path} has no text, but a {type(value).__name__}")
-                    yield value
-        except ConfigError:
-            raise
+                    yield _text(value, place[1:])
+        except _NoText as error:
+            kind = str(error)
+            raise ConfigError(f"column: {'.'.join(place)} of {path} is not text, but {kind}") from None
         except Exception as error:
             raise _damaged(path, error) from None
 
 
+class _NoText(Exception):  # noqa: N818 (it becomes a ConfigError)
+    """A value that is no text; the message is its type."""
+
+
+def _text(value: Any, fields: Place) -> str | None:
+    """Return the text of a value of a column, or None if it has none."""
+    if isinstance(value, list):
+        found = [text for one in value if (text := _text(one, fields)) is not None]
+        return "\n".join(found) if found else None
+    if fields and isinstance(value, dict):
+        return _text(value.get(fields[0]), fields[1:])
+    if value is not None and (fields or not isinstance(value, str)):
+        raise _NoText(type(value).__name__)
+    return value
+
+
 def _damaged(path: Path, error: Exception) -> ConfigError:
-    reason = str(error).strip().splitlines() or [type(error).__name__]
-    return ConfigError(f"data: {path} cannot be read as a {path.suffix} table ({reason[0]})")
+    return ConfigError(f"data: {path} cannot be read as a {path.suffix} table ({first_line(error)})")
+
+
+@contextmanager
+def _catch_panics() -> Iterator[None]:
+    """Raise a ValueError where polars panics, which is no Exception, at types of columns that it does not know."""
+    import polars as pl
+
+    try:
+        yield
+    except pl.exceptions.PanicException as error:
+        raise ValueError(first_line(error)) from None
+
+
+def _places(schema: Mapping[str, Any]) -> Iterator[Place]:
+    """Yield the columns of a table, and the fields of nested ones."""
+    for name, kind in schema.items():
+        while (inner := getattr(kind, "inner", None)) is not None:  # of a list
+            kind = inner
+        fields = getattr(kind, "fields", None)
+        if not fields:
+            yield (name,)
+        for place in _places({one.name: one.dtype for one in fields or ()}):
+            yield (name, *place)
 
 
 def _parquet(path: Path, column: str | None) -> Iterator[Sequence[Any]]:
     import polars as pl
 
-    table = pl.scan_parquet(path)
-    if column is None:
-        yield table.collect_schema().names()
-        return
-    count = table.select(pl.len()).collect().item()
-    for start in range(0, count, BATCH):
-        yield table.select(column).slice(start, BATCH).collect()[column].to_list()
+    with _catch_panics():
+        table = pl.scan_parquet(path)
+        if column is None:
+            yield list(_places(table.collect_schema()))
+            return
+        count = table.select(pl.len()).collect().item()
+        for start in range(0, count, BATCH):
+            yield table.select(column).slice(start, BATCH).collect()[column].to_list()
 
 
 def _arrow(path: Path, column: str | None) -> Iterator[Sequence[Any]]:
     """Read an Arrow stream batch by batch, or an Arrow file."""
     import polars as pl
 
-    with open(path, "rb") as file:
+    with _catch_panics(), open(path, "rb") as file:
         if file.read(6) == b"ARROW1":
             table = pl.scan_ipc(path)
-            yield table.collect_schema().names() if column is None else table.select(column).collect()[column].to_list()
+            if column is None:
+                yield list(_places(table.collect_schema()))
+            else:
+                yield table.select(column).collect()[column].to_list()
             return
         file.seek(0)
         before = b""
@@ -108,7 +163,7 @@ def _arrow(path: Path, column: str | None) -> Iterator[Sequence[Any]]:
             elif kind != RECORDS:  # the schema, and dictionaries that records refer to
                 before += message
             if column is None:
-                yield pl.read_ipc_stream(BytesIO(before + END)).columns
+                yield list(_places(pl.read_ipc_stream(BytesIO(before + END)).schema))
                 return
 
 
@@ -161,11 +216,28 @@ def _json(path: Path, column: str | None) -> Iterator[Sequence[Any]]:
     yield from _json_lines(path, column)
 
 
-def _of_objects(rows: Any, column: str | None) -> Iterator[Sequence[Any]]:
+def _of_objects(rows: Iterable[Any], column: str | None) -> Iterator[Sequence[Any]]:
+    if column is None:
+        places = dict.fromkeys(place for row in islice(rows, LOOKED_AT) for place in _places_of(row))
+        yield list(places)
+        return
     for row in rows:
         if not isinstance(row, dict):
             raise ValueError("a row is not a JSON object")
-        yield list(row) if column is None else [row.get(column)]
+        yield [row.get(column)]
+
+
+def _places_of(row: Any) -> Iterator[Place]:
+    """Yield the columns of an object, and the fields of nested ones."""
+    if not isinstance(row, dict):
+        raise ValueError("a row is not a JSON object")
+    for name, value in row.items():
+        while isinstance(value, list):
+            value = value[0] if value else None
+        if not isinstance(value, dict):
+            yield (name,)
+        else:
+            yield from ((name, *place) for place in _places_of(value))
 
 
 def _csv(path: Path, column: str | None) -> Iterator[Sequence[Any]]:
@@ -173,7 +245,7 @@ def _csv(path: Path, column: str | None) -> Iterator[Sequence[Any]]:
     with open(path, encoding="utf-8-sig", newline="") as file:
         rows = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
         if column is None:
-            yield list(rows.fieldnames or [])
+            yield [(name,) for name in rows.fieldnames or []]
             return
         for row in rows:
             yield [row[column]]
@@ -188,7 +260,12 @@ READERS: dict[str, Callable[[Path, str | None], Iterator[Sequence[Any]]]] = {
     ".csv": _csv,
     ".tsv": _csv,
 }
-"""Each yields the names of the columns if no column is given, and otherwise its values in batches."""
+"""Each yields the places of text if no column is given, and otherwise the values of the column in batches."""
+
+
+def is_saved(folder: Path) -> bool:
+    """Return whether `Dataset.save_to_disk` or that of a DatasetDict wrote a folder."""
+    return saved_shards(folder) is not None or (folder / "dataset_dict.json").is_file()
 
 
 def saved_shards(folder: Path) -> set[str] | None:

@@ -122,13 +122,17 @@ def build_model(config: Mapping[str, Any], seed: int, vocabulary: int, context: 
     """Return a model with random weights, and which kernels it uses; raise if tokenizer or context do not fit."""
     need_transformers()
     kernels = choose_kernels(config["model_type"])
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
 
     kind = config["model_type"]
     try:
         made: Any = AutoConfig.for_model(**config)
+        if type(made) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+            raise ConfigError(f"model: Transformers has no causal language model of the type {kind}")
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(made, dtype=torch.float32)
+    except ConfigError:
+        raise
     except Exception as error:  # a wrong configuration may raise anything
         reason = " ".join(str(error).split())[:LONGEST_REASON]
         raise ConfigError(f"model: Transformers cannot build a {kind} ({type(error).__name__}: {reason})") from None

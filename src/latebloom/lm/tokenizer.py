@@ -19,14 +19,18 @@ ENDS = (END, "</s>", "<eos>", "<|end_of_text|>", "<|im_end|>")
 FILE = "tokenizer.json"
 
 
+def check_vocabulary(vocabulary: int) -> None:
+    """Raise unless a tokenizer with this many tokens can be trained."""
+    wanted = "300 or more: 256 bytes, the end of a document and some merges"
+    require(vocabulary >= 300, "vocabulary", vocabulary, wanted)
+
+
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> "Tokenizer":
     """Return a byte-level BPE tokenizer with this many tokens at most; the same texts give the same tokenizer."""
     need("tokenizers")
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    require(
-        vocabulary >= 300, "vocabulary", vocabulary, "300 or more: 256 bytes, the end of a document and some merges"
-    )
+    check_vocabulary(vocabulary)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]

@@ -6,6 +6,7 @@ its log, `model` the trained model with its tokenizer, and `result.json`, which 
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ from latebloom.delay.undisturbed import reshard
 from latebloom.differences import describe_differences
 from latebloom.engine.environment import describe_environment
 from latebloom.engine.files import write_file, write_json
-from latebloom.errors import ConfigError, NonFiniteLossError, catch_write_errors
+from latebloom.errors import CheckpointError, ConfigError, NonFiniteLossError, catch_write_errors
 from latebloom.fields import Count, Positive, at_least, check_fields
 from latebloom.lm.corpus import Corpus
 from latebloom.lm.extra import begin_folder, need_transformers
@@ -127,12 +128,13 @@ def train(settings: Training, folder: Path, *, track: str | None = None, work: W
         return json.loads((folder / RESULT).read_text())
     corpus = Corpus.load(Path(settings.corpus))
     trigger = settings.trigger()
+    TrainingWindows(corpus.split("train"), settings.context)  # refuse before anything is written
     model, kernels = build_model(settings.model, settings.seed, corpus.vocabulary, settings.context)
     multiple = held_out_multiple(trigger) or getattr(trigger, "multiple", None)
     if multiple is not None:  # refuse before the work if there is no text for it
         HeldOutLoss(model, corpus, settings.context)(multiple)
     hybrid = find_delayed(model, settings)[0] and not settings.without_attention
-    with catch_write_errors(folder), _tracker_settings(folder):
+    with catch_write_errors(folder), _tracker_settings(folder, track):
         _begin(folder, settings, corpus, kernels)
         resumed = newest_checkpoint(folder / CHECKPOINTS)
         over = resumed if resumed is not None and step_of(resumed) >= settings.steps else None
@@ -201,9 +203,14 @@ def newest_checkpoint(folder: Path) -> Path | None:
         try:
             json.loads((one / "trainer_state.json").read_text())
             complete.append(one)
-        except (OSError, ValueError):
+        except (FileNotFoundError, ValueError):
             if is_first_process():
                 shutil.rmtree(one, ignore_errors=True)
+        except OSError as error:  # it may be complete
+            raise CheckpointError(
+                f"{error.filename or one} cannot be read ({error.strerror}); nothing was changed, and the same command "
+                "continues when it can be read"
+            ) from None
     return max(complete, key=step_of, default=None)
 
 
@@ -291,10 +298,13 @@ def build_trainer(
 
 
 @contextmanager
-def _tracker_settings(folder: Path) -> Iterator[None]:
-    """Let trackers write into the folder of the run, unless the user has set where, until training ends."""
-    wanted = {"TENSORBOARD_LOGGING_DIR": str(folder / "tensorboard"), "WANDB_MODE": "offline", "WANDB_DIR": str(folder)}
-    added = {name: value for name, value in wanted.items() if name not in os.environ}
+def _tracker_settings(folder: Path, track: str | None) -> Iterator[None]:
+    """Let a tracker write into the folder of the run, unless the user has set where, until training ends."""
+    wanted = {
+        "tensorboard": {"TENSORBOARD_LOGGING_DIR": str(folder / "tensorboard")},
+        "wandb": {"WANDB_MODE": "offline", "WANDB_DIR": str(folder)},  # Transformers prints a line about this mode
+    }
+    added = {name: value for name, value in wanted.get(track or "", {}).items() if name not in os.environ}
     os.environ.update(added)
     try:
         yield
@@ -310,9 +320,10 @@ def find_delayed(model: "PreTrainedModel", settings: Training) -> tuple[bool, Fo
     try:
         if found is not None:
             found.check(())
-    except ConfigError:
-        if settings.until is not None:
-            raise
+    except ConfigError as error:
+        if settings.until is not None:  # no command has the argument that the error may recommend
+            reason = re.split("; (?:if this is intended|name it with)", str(error))[0]
+            raise ConfigError(f"{reason}; a delay needs a hybrid of attention and a recurrence") from None
         return False, None  # a Transformer or a recurrence alone can be trained jointly
     return True, found
 

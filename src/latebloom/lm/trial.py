@@ -301,7 +301,7 @@ def _testable(corpus: Corpus, context: int) -> list[int]:
         count = int(((np.diff(ends, prepend=0) > scored) & (ends >= context)).sum())
         by_name = corpus.manifest["split_by"] == "package"
         advice = (
-            "the split divides no top-level name, so give text under more of them, or a corpus of "
+            "the split divides no top-level name, so give text under more of them, a shorter --context, or a corpus of "
             f"`latebloom lm prepare --split file --traces {TRACES}`"
             if by_name
             else "give more files, or a shorter --context"
