@@ -256,7 +256,7 @@ def test_an_evaluation_with_a_value_of_the_wrong_form_is_one_sentence(value):
     )  # fmt: skip
     for *above, last in places:
         data = right.to_json()
-        inner = data
+        inner: Any = data
         for name in above:
             inner = inner[name]
         if value == "nothing":
