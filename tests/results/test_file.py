@@ -169,6 +169,20 @@ def test_a_file_cut_short_is_one_error(tmp_path, seed):
         read_results([path])
 
 
+def test_nothing_but_the_error_is_said_about_changed_metadata(tmp_path, capfd):
+    path = tmp_path / "a.parquet"
+    write_results(path, study(seeds=1))
+    whole = path.read_bytes()
+    metadata = int.from_bytes(whole[-8:-4], "little")  # their size stands before the last four bytes
+    for place in range(len(whole) - 8 - metadata, len(whole), 3):
+        content = bytearray(whole)
+        content[place] ^= 1 << place % 8
+        path.write_bytes(content)
+        with pytest.raises(ResultsError, match="damaged"):
+            read_results([path])
+    assert capfd.readouterr().err == ""  # polars would print a panic for a few of them
+
+
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
     path = tmp_path / "a.parquet"
     write_results(path, study(seeds=1))

@@ -6,6 +6,7 @@ that failed has one row without a length. An answer NAME of a task has the colum
 the column queries_NAME if a sequence has several scored queries of it. The metadata hold a digest of the whole file.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -31,6 +32,8 @@ DIGEST = "latebloom_digest"
 """The metadata key that holds the digest of the file, in which the digest itself counts as zeros. Older files have
 none."""
 UNSEALED = "0" * 64
+WRITTEN_DIGEST = re.compile(DIGEST.encode() + rb"..([0-9a-f]{64})", re.DOTALL)
+"""The digest as it stands in the bytes: between the key and its value parquet has a type and a length."""
 KEY = ("study", "task", "training_length", "arm", "seed")
 ALWAYS = ("sum", "recall")
 """Answers that have columns even if no task asks for them."""
@@ -104,17 +107,28 @@ def seal(content: bytes) -> bytes:
     return content.replace(zeros, digest(content).encode()) if content.count(zeros) == 1 else content
 
 
-def is_sound(content: bytes, metadata: Mapping[str, str]) -> bool:
-    """Return whether a parquet file is as it was written, as far as its metadata tell."""
-    written = _digest_in(metadata)
-    return written == UNSEALED or digest(content.replace(written.encode(), UNSEALED.encode())) == written
+def read_metadata(content: bytes) -> dict[str, str] | None:
+    """Return the metadata of a parquet file, or None if it was changed after it was written.
+
+    The digest is searched in the bytes before polars reads them, because polars prints a panic for some damaged files.
+    """
+    import polars as pl
+
+    found = WRITTEN_DIGEST.match(content, max(content.rfind(DIGEST.encode()), 0))
+    if found is not None and not _is_sound(content, found[1].decode()):
+        return None
+    metadata = pl.read_parquet_metadata(BytesIO(content))
+    return metadata if _is_sound(content, _digest_in(metadata)) else None
 
 
 def has_digest(path: Path) -> bool:
     """Return whether a parquet file holds a digest of itself."""
-    import polars as pl
+    metadata = read_metadata(read_plain(path, follow=True))
+    return metadata is None or _digest_in(metadata) != UNSEALED
 
-    return _digest_in(pl.read_parquet_metadata(BytesIO(read_plain(path, follow=True)))) != UNSEALED
+
+def _is_sound(content: bytes, written: str) -> bool:
+    return written == UNSEALED or digest(content.replace(written.encode(), UNSEALED.encode())) == written
 
 
 def _digest_in(metadata: Mapping[str, str]) -> str:
@@ -154,14 +168,14 @@ def read_frame(path: Path) -> "polars.DataFrame":
 
     with refuse_unreadable("results", path):
         content = read_plain(path, follow=True)
-        metadata = pl.read_parquet_metadata(BytesIO(content))
-        mark = metadata.get(MARK)
-        if not is_sound(content, metadata):
+        metadata = read_metadata(content)
+        if metadata is None:
             raise ResultsError(
                 f"results: {path} is damaged: it was changed after it was written; give the command of the study again "
                 "to write it anew"
             )
         frame = pl.read_parquet(BytesIO(content))
+    mark = metadata.get(MARK)
     if mark is None:
         raise ResultsError(f"results: {path} is a parquet file of something else; it has no mark {MARK}")
     if mark != FORMAT:

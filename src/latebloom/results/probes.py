@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from latebloom.errors import LatebloomError, ResultsError, refuse_unwritable
 from latebloom.probes.table import Column, Table
 from latebloom.reading import read_plain
-from latebloom.results.file import DIGEST, RESULTS_FILE, UNSEALED, is_sound, refuse_unreadable, seal
+from latebloom.results.file import DIGEST, RESULTS_FILE, UNSEALED, read_metadata, refuse_unreadable, seal
 from latebloom.results.record import RunRecord
 
 if TYPE_CHECKING:
@@ -126,19 +126,19 @@ def is_probe_file(path: Path) -> bool:
     import polars as pl
 
     try:
-        return MARK in pl.read_parquet_metadata(BytesIO(read_plain(path, follow=True)))
+        content = read_plain(path, follow=True)
+        metadata = read_metadata(content)
+        return MARK.encode() in content if metadata is None else MARK in metadata
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return False
 
 
 def _read_sound(path: Path) -> tuple[bytes, dict[str, str]]:
     """Return the content and the metadata of a parquet file; raise if it was changed."""
-    import polars as pl
-
     with refuse_unreadable("probe", path):
         content = read_plain(path, follow=True)
-        about = pl.read_parquet_metadata(BytesIO(content))
-    if not is_sound(content, about):
+        about = read_metadata(content)
+    if about is None:
         raise ResultsError(
             f"probe: {path} is damaged: it was changed after it was written; remove it and probe the runs again"
         )
