@@ -9,9 +9,10 @@ import sys
 from dataclasses import replace
 
 import pytest
+from failing_calls import failing, raise_error
 from safetensors import SafetensorError
 
-from latebloom import run
+from latebloom import LatebloomError, run
 from latebloom.cli import main
 from latebloom.engine import checkpoint, files
 from latebloom.errors import DiskError, DiskFullError, catch_write_errors
@@ -70,6 +71,15 @@ def test_every_error_of_a_write_names_the_file_and_the_run_goes_on(file, name, t
     place = tmp_path if name == "EDQUOT" else path
     assert f"{place} could not be written" in str(caught.value)
     assert run(tiny, tmp_path, device="cpu").result["steps"] == 24
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE])
+def test_a_folder_that_cannot_be_looked_at_is_one_sentence(number, tiny, tmp_path):
+    with (
+        failing("stat", 0, raise_error(number)),
+        pytest.raises(LatebloomError, match=r"run.config.json cannot be read"),
+    ):
+        run(tiny, tmp_path / "run", device="cpu")
 
 
 def test_the_old_file_stays_where_the_new_one_has_no_room(tmp_path, monkeypatch):

@@ -55,6 +55,16 @@ class RunFolder:
     def is_finished(self) -> bool:
         return os.path.lexists(self.result_file)  # a link in its place is refused where the result is read
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the folder has no configuration yet."""
+        try:
+            return not self.config_file.exists()
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.config_file} cannot be read ({error.strerror}); try the same command again"
+            ) from None
+
     def read_config(self) -> RunConfig:
         """Return the configuration of the run; raise if there is none, with a hint to the runs nearby."""
         if not _describes_run(self.config_file):
@@ -194,7 +204,7 @@ class RunFolder:
         make_folder(self.checkpoints)
         for place in (self.path, self.checkpoints, self.model):  # what a killed process left
             remove_incomplete(place)
-        if not self.config_file.exists():
+        if self.is_new:
             if (self.path / "study.json").exists():
                 raise CheckpointError(
                     f"out: {self.path} is the folder of several runs; choose another folder for one run"

@@ -98,7 +98,6 @@ def run_stacked(
     for name, config in configs.items():
         _check_new(config, RunFolder(Path(out) / name))
     places = [Path(out) / name for name in stack_folders(configs)]
-    place = next((place for place in places if place.exists()), places[0])
     journals = {}
     with ExitStack() as opened:
         for name, config in configs.items():
@@ -106,6 +105,7 @@ def run_stacked(
             opened.enter_context(folder.opened(config, str(device)))
             journals[name] = Journal(config, folder, partial(observe, name))
         opened.enter_context(catch_write_errors(out))
+        place = next((place for place in places if place.exists()), places[0])
         make_folder(place / "checkpoints")
         write_json(place / "members.json", {name: config.hash for name, config in configs.items()})
         outcome = _train(journals, place / "checkpoints", stack_hashes(configs), device, stop)
@@ -117,7 +117,7 @@ def run_stacked(
 def _check_new(config: RunConfig, folder: RunFolder | None) -> None:
     """Raise if the task is not what it declares, or if a run begins with a setting that has no effect."""
     check_own_task(config.task, config.training.length)
-    if folder is None or not folder.config_file.exists():
+    if folder is None or folder.is_new:
         config.check_effects()
 
 
