@@ -57,7 +57,8 @@ def tiny() -> RunConfig:
 LONG = {
     "a run killed at random moments": 10_000,
     "a stack killed at random moments": 1_000,
-    "a fault at a call to the file system": 4_212,  # every call, with every error
+    "a fault at a call to the file system": 4_248,  # every call, with every error
+    "a fault at a call to the file system, in a stack": 1_106,  # every call, with an error and with the process's end
     "a changed file of a finished run": 15_000,
     "a changed file of the newest checkpoint": 3_000,
     "a changed results file": 85_000,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fault_cases import file_fault
+from fault_cases import file_fault, file_fault_in_stack
 from number_cases import learning_rate, numbers
 from process_cases import kill, kill_ray_worker, kill_stack, kill_study, remove_ray_node, two_processes
 from reference import Shared, assert_same, train
@@ -148,6 +148,7 @@ CASES: dict[str, Case] = {
     "a run killed at random moments": kill,
     "a stack killed at random moments": kill_stack,
     "a fault at a call to the file system": file_fault,
+    "a fault at a call to the file system, in a stack": file_fault_in_stack,
     "a changed file of a finished run": mutated_run,
     "a changed file of the newest checkpoint": mutated_checkpoint,
     "a changed results file": mutated_results,

@@ -11,9 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
 from processes import trainer_of
-from reference import Shared, assert_same, forked, status_of, train
+from reference import Shared, assert_same, forked, status_of, train, train_stack
 
 from latebloom import RunConfig
 from latebloom.engine import loop
@@ -36,10 +35,10 @@ def kill_stack(rng: random.Random, folder: Path, shared: Shared) -> int:
 
     def work() -> None:
         loop.SECONDS_BETWEEN_CHECKPOINTS = rng.choice((0.0, 0.02, 20.0))
-        loop.run_stacked(shared.in_stack, folder, torch.device("cpu"))
+        train_stack(shared, folder)
 
     kills = _killed(rng, work, 0.3)
-    loop.run_stacked(shared.in_stack, folder, torch.device("cpu"))
+    train_stack(shared, folder)
     for name in shared.in_stack:
         assert_same(folder / name, shared.stack / name)
     return kills

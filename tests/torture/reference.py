@@ -56,7 +56,7 @@ class Shared:
 
     @cached_property
     def stack(self) -> Path:
-        run_stacked(self.in_stack, self.place / "stack", torch.device("cpu"))
+        train_stack(self, self.place / "stack")
         return self.place / "stack"
 
     @cached_property
@@ -95,6 +95,12 @@ def train(shared: Shared, folder: Path) -> TrainedRun:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is damaged and restored
         return run(shared.config, folder, device="cpu")
+
+
+def train_stack(shared: Shared, folder: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_stacked(shared.in_stack, folder, torch.device("cpu"))
 
 
 def forked(work: Callable[[], object]) -> int:
