@@ -95,7 +95,7 @@ def test_damaged_checkpoints_are_removed_if_nothing_needs_them_and_else_the_way_
     (folder / "model" / "model.safetensors").write_bytes(b"x")
     status, told = verify(capsys, folder, "--repair")
     assert status == 1
-    assert "run cannot be repaired; remove it, and train" in " ".join(told.split())
+    assert "run cannot be repaired; remove it and train the run again" in " ".join(told.split())
 
 
 @pytest.mark.parametrize("words", [("evaluate",), ("inspect",), ("report",), ("train", "--out"), ("verify",)])

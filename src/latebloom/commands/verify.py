@@ -35,7 +35,10 @@ def run(options: Namespace) -> None:
                     done = repair(one.path)
                 except LatebloomError as error:  # the others can be repaired nevertheless
                     done = str(error)
-                done = done or f"{one.path} cannot be repaired; remove it, and train or collect it again"
+                way_out = (
+                    "remove it and train the run again" if one.path.is_dir() else "repeat the command that wrote it"
+                )
+                done = done or f"{one.path} cannot be repaired; {way_out}"
                 say(console, printable(f"{done}."))
         found = list(verify(options.path))
     for one in found:

@@ -84,8 +84,9 @@ def _verify_run(folder: RunFolder) -> Verified:
     except LatebloomError as error:
         problems.append(str(error))
     if not folder.is_finished:
-        state = "was paused by a round of tuning" if pause_steps(folder) else "is not finished"
-        note = f"it {state}, so only its checkpoints and the tests at its pauses could be checked"
+        note = "it is not finished, so only its checkpoints could be checked"
+        if pause_steps(folder):
+            note = "it was paused by a round of tuning, so only its checkpoints and pauses could be checked"
         return Verified(folder.path, tuple(problems), note)
     problems += [f"{name} is missing or was changed" for name in damaged_files(folder.path)]
     if not problems:
