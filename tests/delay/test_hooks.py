@@ -309,6 +309,6 @@ def test_printed_it_names_what_a_user_knows(layout):
     assert shown[1:] == [
         f"  attention  blocks.0.{at}: SelfAttention",
         f"  attention  blocks.1.{at}: SelfAttention",
-        f"  not        blocks.0.{recurrence}: LSTMLayer mixes tokens without attention",
-        f"  not        blocks.1.{recurrence}: LSTMLayer mixes tokens without attention",
+        f"  not held   blocks.0.{recurrence}: LSTMLayer mixes tokens without attention",
+        f"  not held   blocks.1.{recurrence}: LSTMLayer mixes tokens without attention",
     ]

@@ -360,6 +360,6 @@ class DelayedAttention:
             kind = class_name(self.model.get_submodule(path))
             lines.append(f"  attention  {path}: {kind} acts through attention alone")
         lines += [f"  attention  {name}: a parameter that acts through attention alone" for name in self._found.scales]
-        lines += [f"  not        {name}: {reason}" for name, reason in self._found.passed_over.items()]
-        lines += [f"  not        {name}: a parameter that other modules have too" for name in self._found.shared]
+        lines += [f"  not held   {name}: {reason}" for name, reason in self._found.passed_over.items()]
+        lines += [f"  not held   {name}: a parameter that other modules have too" for name in self._found.shared]
         return "\n".join(lines)
