@@ -168,7 +168,7 @@ def train_plan(
         try:
             return execute(title, plan, out, runner, announce)
         except InterruptedRun as stop:
-            raise InterruptedRun(f"{stop}; go on with: latebloom {shlex.join(sys.argv[1:])}") from None
+            raise InterruptedRun(f"{stop}; continue with: latebloom {shlex.join(sys.argv[1:])}") from None
 
 
 def check_arms(plan: Plan, out: Path) -> None:
