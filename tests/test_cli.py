@@ -142,6 +142,15 @@ def test_the_overview_has_one_line_for_each_component_on_a_terminal(width, monke
     assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines) <= width
 
 
+def test_the_list_names_every_study(capsys):
+    main(["list", "study", "--brief"])
+    named = {line.split()[0] for line in capsys.readouterr().out.splitlines()[1:] if line.startswith("  ")}
+    main(["study", "--list"])
+    told = capsys.readouterr().out
+    assert {"paper", "language"} <= named
+    assert all(name in told for name in named)
+
+
 def test_the_pages_name_every_trigger():
     root = Path(__file__).parent.parent
     glossary = (root / "docs" / "glossary.md").read_text()

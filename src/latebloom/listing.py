@@ -17,8 +17,11 @@ ORDER = ("task", "recurrence", "scores", "positions", "trigger", "study", "recip
 
 def all_families() -> list[type[Component]]:
     """Return every family, with the members of this package and of installed plugins, in the order of `ORDER`."""
-    for module in ("recipes", "studies.find", "trackers"):  # the other families come with the first
+    from latebloom.studies.find import known_studies
+
+    for module in ("recipes", "trackers"):  # most other families come with the first
         importlib.import_module(f"latebloom.{module}")
+    known_studies()
     load_probes()
     load_entry_points()
     places = {kind: place for place, kind in enumerate(ORDER)}

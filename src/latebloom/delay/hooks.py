@@ -290,7 +290,10 @@ class DelayedAttention:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         missing = self.state_dict().keys() - (state or {}).keys() - {"optimizers"}
         if missing:
-            raise ConfigError(f"delay: this is not the state of a delay; it has no {', '.join(sorted(missing))}")
+            raise ConfigError(
+                f"delay: this is not the state of a delay; it has no {', '.join(sorted(missing))}; save that of "
+                "delay.state_dict() and load it"
+            )
         self.step, self.tokens, self._reports = state["step"], state["tokens"], list(state["reports"])
         self._switch = Switch(state["switch_step"], state["switch_reason"], dict(state["memory"]))
         if "optimizers" in state:
