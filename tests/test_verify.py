@@ -209,3 +209,23 @@ def test_a_run_that_cannot_be_repaired_does_not_keep_others_from_it(several, fin
         status, told = verify(capsys, several, "--repair")
     assert status == 1
     assert "seed-1 was repaired from step-00000024" in " ".join(told.split())
+
+
+@pytest.mark.parametrize("words", [("evaluate",), ("probe",), ("train", "--out"), ("verify",), ("verify", "--repair")])
+def test_a_sound_run_of_a_language_model_is_not_called_damaged(words, tmp_path, capsys):
+    for name in ("settings.json", "environment.json", "result.json"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(SystemExit) as stop:
+        main([*words, str(tmp_path)])
+    assert stop.value.code == 2
+    told = capsys.readouterr()
+    assert "damaged" not in told.out + told.err
+    assert told.err.rstrip().endswith(f"latebloom lm evaluate {tmp_path}")
+
+
+def test_a_language_model_beside_runs_is_not_called_damaged(folder, capsys):
+    shutil.copytree(folder, folder.parent / "lm")
+    (folder.parent / "lm" / "config.json").rename(folder.parent / "lm" / "settings.json")
+    assert verify(capsys, folder.parent) == (0, "1 checked, 1 sound, 0 damaged.\n")
+    main(["inspect", str(folder.parent / "lm"), "--no-horizon"])
+    assert "those in" in capsys.readouterr().out

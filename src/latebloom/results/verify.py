@@ -6,7 +6,7 @@ from pathlib import Path
 
 from latebloom.engine.checkpoint import complete_checkpoints, load_checkpoint
 from latebloom.engine.files import remove_folder
-from latebloom.engine.folder import RunFolder, is_run
+from latebloom.engine.folder import RunFolder, is_language_run, is_run
 from latebloom.engine.loop import run
 from latebloom.engine.manifest import MANIFEST, damaged_files, manifest_digest
 from latebloom.engine.pause import pause_steps, read_pause
@@ -40,6 +40,8 @@ def verify(path: Path) -> Iterator[Verified]:
     runs = RunFolder(path).all_below()
     files = [path / name for name in (RESULTS_FILE, TUNING_FILE) if (path / name).exists()]
     if not runs and not files:
+        if is_language_run(path):
+            RunFolder(path).read_config()  # raises, with the command that reads it
         raise ResultsError(f"verify: {path} holds neither runs nor results")
     yield from map(_verify_run, runs)
     manifests = {manifest_digest(folder.path) for folder in runs if folder.is_finished}
