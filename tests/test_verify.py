@@ -1,6 +1,8 @@
 """`latebloom verify`: it names every damaged file, and repairs what a checkpoint holds."""
 
+import errno
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -209,6 +211,33 @@ def test_a_run_that_cannot_be_repaired_does_not_keep_others_from_it(several, fin
         status, told = verify(capsys, several, "--repair")
     assert status == 1
     assert "seed-1 was repaired from step-00000024" in " ".join(told.split())
+
+
+def unreadable(monkeypatch, file: Path) -> None:
+    """Let the operating system fail to open a file."""
+    opened = os.open
+
+    def fail(path, *rest, **named):
+        if Path(path) == file:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return opened(path, *rest, **named)
+
+    monkeypatch.setattr(os, "open", fail)
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "manifest.json", "model/model.safetensors"])
+@pytest.mark.parametrize("words", [("evaluate",), ("train", "--out"), ("verify",), ("verify", "--repair")])
+def test_a_file_that_cannot_be_read_now_is_not_called_changed_and_stays(words, file, folder, monkeypatch, capsys):
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    with monkeypatch.context() as patched:
+        unreadable(patched, folder / file)
+        with pytest.raises(SystemExit):
+            main([*words, str(folder)])
+    told = " ".join("".join(capsys.readouterr()).split())
+    assert f"{file} cannot be read (Input/output error)" in told
+    assert "remove" not in told.replace("removed", "")
+    assert "or was changed" not in told
+    assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("words", [("evaluate",), ("probe",), ("train", "--out"), ("verify",), ("verify", "--repair")])

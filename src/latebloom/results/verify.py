@@ -89,7 +89,10 @@ def _verify_run(folder: RunFolder) -> Verified:
         state = "was paused by a round of tuning" if pause_steps(folder) else "is not finished"
         note = f"it {state}, so only its checkpoints and the tests at its pauses could be checked"
         return Verified(folder.path, tuple(problems), note)
-    problems += [f"{name} is missing or was changed" for name in damaged_files(folder.path)]
+    try:
+        problems += [f"{name} is missing or was changed" for name in damaged_files(folder.path)]
+    except CheckpointError as error:
+        problems.append(str(error))
     if not problems:
         try:
             folder.read_result(folder.read_config(), "result.json")
