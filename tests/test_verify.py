@@ -240,6 +240,25 @@ def test_a_file_that_cannot_be_read_now_is_not_called_changed_and_stays(words, f
     assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
+def test_a_checkpoint_that_cannot_be_read_now_is_not_removed(folder, monkeypatch, capsys):
+    with monkeypatch.context() as patched:
+        unreadable(patched, folder / "checkpoints" / "step-00000024" / "optimizer.safetensors")
+        status, told = verify(capsys, folder, "--repair")
+    assert status == 1
+    assert "it may be whole, and nothing was removed" in " ".join(told.split())
+    assert verify(capsys, folder)[0] == 0
+    assert len(list((folder / "checkpoints").iterdir())) == 2
+
+
+def test_checkpoints_stay_if_a_damaged_environment_hides_which_they_are(folder, capsys):
+    (folder / "manifest.json").unlink()  # a run of the first version, without digests
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps({key: result[key] for key in result if key != "manifest"}))
+    (folder / "environment.json").write_text("[")
+    assert verify(capsys, folder, "--repair")[0] == 1
+    assert len(list((folder / "checkpoints").iterdir())) == 2
+
+
 @pytest.mark.parametrize("words", [("evaluate",), ("probe",), ("train", "--out"), ("verify",), ("verify", "--repair")])
 def test_a_sound_run_of_a_language_model_is_not_called_damaged(words, tmp_path, capsys):
     for name in ("settings.json", "environment.json", "result.json"):

@@ -11,7 +11,7 @@ from latebloom.engine.loop import run
 from latebloom.engine.manifest import MANIFEST, damaged_files, manifest_digest
 from latebloom.engine.pause import pause_steps, read_pause
 from latebloom.errors import CheckpointError, LatebloomError, ResultsError
-from latebloom.reading import find_link
+from latebloom.reading import find_link, is_unreadable
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, has_digest, read_results
 from latebloom.results.probes import FOLDER as PROBES
 from latebloom.results.probes import is_probe_file, probe_files, read_probes
@@ -57,7 +57,11 @@ def repair(path: Path) -> str | None:
     if not folder.config_file.exists():
         return None
     config, saved = folder.read_config(), complete_checkpoints(folder.checkpoints)
-    whole = [one for one in saved if not _damage(_check_checkpoint, folder, one)]
+    try:
+        hashes = folder.hashes(config)
+    except CheckpointError:  # without them nothing can be said of a checkpoint
+        return None
+    whole = [one for one in saved if not _is_damaged(one, hashes)]
     is_sound = folder.is_finished and not damaged_files(path)
     if not whole and not is_sound:
         return None
@@ -105,6 +109,21 @@ def _verify_run(folder: RunFolder) -> Verified:
 
 def _check_checkpoint(folder: RunFolder, checkpoint: Path) -> None:
     load_checkpoint(checkpoint, folder.hashes(folder.read_config()))
+
+
+def _is_damaged(checkpoint: Path, hashes: list[str]) -> bool:
+    """Return whether a checkpoint is refused; raise if it cannot be read now, because then it may be whole."""
+    try:
+        load_checkpoint(checkpoint, hashes)
+    except CheckpointError as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and is_unreadable(cause):
+            raise CheckpointError(
+                f"{cause.filename or checkpoint} cannot be read ({cause.strerror}); it may be whole, and nothing was "
+                "removed; try the same command again when it can be read"
+            ) from None
+        return True
+    return False
 
 
 def _damage(check: Callable[..., object], *what: object) -> str:
