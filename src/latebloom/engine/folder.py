@@ -84,7 +84,10 @@ class RunFolder:
                     "the run again"
                 )
             raise CheckpointError(f"{self.path} holds no run: there is no config.json in it{self.hint_below()}")
-        return load_config(self.config_file)
+        try:
+            return load_config(self.config_file)
+        except ConfigError as error:
+            raise ConfigError(f"{self.config_file}: {error}") from None
 
     def require_same_settings(self, config: RunConfig) -> None:
         """Raise if the folder holds a run with other settings, and list them."""
