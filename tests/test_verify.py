@@ -1,6 +1,8 @@
 """`latebloom verify`: it names every damaged file, and repairs what a checkpoint holds."""
 
+import errno
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -209,3 +211,69 @@ def test_a_run_that_cannot_be_repaired_does_not_keep_others_from_it(several, fin
         status, told = verify(capsys, several, "--repair")
     assert status == 1
     assert "seed-1 was repaired from step-00000024" in " ".join(told.split())
+
+
+def unreadable(monkeypatch, file: Path) -> None:
+    """Let the operating system fail to open a file."""
+    opened = os.open
+
+    def fail(path, *rest, **named):
+        if Path(path) == file:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return opened(path, *rest, **named)
+
+    monkeypatch.setattr(os, "open", fail)
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "manifest.json", "model/model.safetensors"])
+@pytest.mark.parametrize("words", [("evaluate",), ("train", "--out"), ("verify",), ("verify", "--repair")])
+def test_a_file_that_cannot_be_read_now_is_not_called_changed_and_stays(words, file, folder, monkeypatch, capsys):
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    with monkeypatch.context() as patched:
+        unreadable(patched, folder / file)
+        with pytest.raises(SystemExit):
+            main([*words, str(folder)])
+    told = " ".join("".join(capsys.readouterr()).split())
+    assert f"{file} cannot be read (Input/output error)" in told
+    assert "remove" not in told.replace("removed", "")
+    assert "or was changed" not in told
+    assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_checkpoint_that_cannot_be_read_now_is_not_removed(folder, monkeypatch, capsys):
+    with monkeypatch.context() as patched:
+        unreadable(patched, folder / "checkpoints" / "step-00000024" / "optimizer.safetensors")
+        status, told = verify(capsys, folder, "--repair")
+    assert status == 1
+    assert "it may be whole, and nothing was removed" in " ".join(told.split())
+    assert verify(capsys, folder)[0] == 0
+    assert len(list((folder / "checkpoints").iterdir())) == 2
+
+
+def test_checkpoints_stay_if_a_damaged_environment_hides_which_they_are(folder, capsys):
+    (folder / "manifest.json").unlink()  # a run of the first version, without digests
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps({key: result[key] for key in result if key != "manifest"}))
+    (folder / "environment.json").write_text("[")
+    assert verify(capsys, folder, "--repair")[0] == 1
+    assert len(list((folder / "checkpoints").iterdir())) == 2
+
+
+@pytest.mark.parametrize("words", [("evaluate",), ("probe",), ("train", "--out"), ("verify",), ("verify", "--repair")])
+def test_a_sound_run_of_a_language_model_is_not_called_damaged(words, tmp_path, capsys):
+    for name in ("settings.json", "environment.json", "result.json"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(SystemExit) as stop:
+        main([*words, str(tmp_path)])
+    assert stop.value.code == 2
+    told = capsys.readouterr()
+    assert "damaged" not in told.out + told.err
+    assert told.err.rstrip().endswith(f"latebloom lm evaluate {tmp_path}")
+
+
+def test_a_language_model_beside_runs_is_not_called_damaged(folder, capsys):
+    shutil.copytree(folder, folder.parent / "lm")
+    (folder.parent / "lm" / "config.json").rename(folder.parent / "lm" / "settings.json")
+    assert verify(capsys, folder.parent) == (0, "1 checked, 1 sound, 0 damaged.\n")
+    main(["inspect", str(folder.parent / "lm"), "--no-horizon"])
+    assert "those in" in capsys.readouterr().out

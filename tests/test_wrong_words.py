@@ -249,3 +249,14 @@ def test_a_terminal_of_few_signs_is_no_reason_to_fail(folder):
     assert drawn.returncode == 0, drawn.stderr
     assert "oxox" in drawn.stdout
     assert "100%:" in drawn.stdout
+
+
+@pytest.mark.parametrize("command", ["evaluate", "report", "probe"])
+def test_a_wrong_setting_of_a_run_names_its_file(command, tiny_run, tmp_path, capsys):
+    data = tiny_run.to_json()
+    data["seed"] = ""
+    (tmp_path / "config.json").write_text(json.dumps(data))
+    (tmp_path / "result.json").write_text("{}")
+    with pytest.raises(SystemExit):
+        main([command, str(tmp_path)])
+    assert f"latebloom: {tmp_path / 'config.json'}: seed: " in capsys.readouterr().err

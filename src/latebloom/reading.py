@@ -30,6 +30,11 @@ class NotPlainFileError(OSError):
         return f"{self.strerror}: {self.filename!r}"
 
 
+def is_unreadable(error: OSError) -> bool:
+    """Return whether a file may be whole although it could not be read: it is there, and it is a plain one."""
+    return not isinstance(error, FileNotFoundError | NotADirectoryError | NotPlainFileError)
+
+
 def read_plain(path: Path, limit: int = LARGEST_FILE, *, follow: bool = False) -> bytes:
     """Return the content of a plain file; raise OSError for anything else. Links are followed only with `follow`."""
     descriptor = open_plain(path, os.O_RDONLY, follow=follow)

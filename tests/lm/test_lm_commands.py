@@ -1,11 +1,13 @@
 """The commands of language models as a user meets them, from text to a page."""
 
 import json
+import os
 import resource
 import shutil
 import subprocess
 import sys
 import sysconfig
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +19,12 @@ from small_lm import small_model, small_training, write_texts
 from torch.nn.functional import cross_entropy
 
 from latebloom.cli import main
-from latebloom.errors import ConfigError
+from latebloom.errors import CheckpointError, ConfigError
 from latebloom.evaluation.interval import binomial_interval
 from latebloom.lm.corpus import Corpus
 from latebloom.lm.evaluate import Evaluating, check_tokenizer, evaluate, load_trained
 from latebloom.lm.prepare import Preparing, prepare
+from latebloom.lm.saved import read_saved
 from latebloom.lm.train import train
 from latebloom.lm.trial_page import accuracy_difference, cost_table, describe_text, fewer_seeds
 from latebloom.lm.windows import scored_windows, window_batch
@@ -312,3 +315,25 @@ def test_a_trial_says_when_fewer_seeds_were_trained():
     assert fewer_seeds(found) == ""
     found["plan"]["asked"]["seeds"] = 5
     assert fewer_seeds(found).startswith("There was time for 2 of the 5 seeds that were asked for")
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b"\0\xff", None], ids=["empty", "a list", "not text", "a pipe"])
+@pytest.mark.parametrize("name", ["settings.json", "result.json", "manifest.json"])
+def test_a_damaged_file_of_a_run_or_corpus_is_one_sentence(name, content, corpus, tmp_path, capsys):
+    shutil.copytree(corpus.folder, tmp_path / "corpus")
+    (tmp_path / "lm").mkdir()
+    (tmp_path / "lm" / "settings.json").write_text(json.dumps(asdict(small_training(corpus, steps=4)), default=str))
+    file = tmp_path / ("corpus" if name == "manifest.json" else "lm") / name
+    file.unlink(missing_ok=True)
+    if content is None:
+        os.mkfifo(file)
+    else:
+        file.write_bytes(content)
+    words = ["lm", "train", "--data", str(tmp_path / "corpus"), "--out", str(tmp_path / "lm"), "--steps", "4"]
+    if name == "result.json":
+        with pytest.raises(CheckpointError, match=f"{file} is damaged"):
+            read_saved(file)
+        return
+    assert f"{file} is damaged" in complaint(capsys, *words)
+    if name == "settings.json":
+        assert f"{file} is damaged" in complaint(capsys, "lm", "evaluate", str(tmp_path / "lm"))

@@ -73,13 +73,21 @@ class RunFolder:
                 raise CheckpointError(f"{self.path} is inside a run; give the run's folder, {enclosing}")
             if self.config_file.exists():
                 raise CheckpointError(f"{self.path} holds no run: its config.json is damaged or not from a run")
+            if is_language_run(self.path):
+                raise CheckpointError(
+                    f"{self.path} is a run of `latebloom lm train` or a corpus, which this command does not read; "
+                    f"a run is evaluated with: latebloom lm evaluate {self.path}"
+                )
             if self.is_finished and is_run(self.path):
                 raise CheckpointError(
                     f"{self.path} is damaged: its config.json is missing; put it back, or remove {self.path} and train "
                     "the run again"
                 )
             raise CheckpointError(f"{self.path} holds no run: there is no config.json in it{self.hint_below()}")
-        return load_config(self.config_file)
+        try:
+            return load_config(self.config_file)
+        except ConfigError as error:
+            raise ConfigError(f"{self.config_file}: {error}") from None
 
     def require_same_settings(self, config: RunConfig) -> None:
         """Raise if the folder holds a run with other settings, and list them."""
@@ -377,7 +385,13 @@ def enclosing_run(path: Path) -> Path | None:
 def is_run(folder: Path) -> bool:
     """Return whether a folder is that of a run; its config.json may be damaged, or missing if the run is finished."""
     own = folder / "config.json", folder / "result.json"
-    return _describes_run(own[0]) or ((folder / "environment.json").exists() and any(map(os.path.lexists, own)))
+    has_rest = (folder / "environment.json").exists() and any(map(os.path.lexists, own))
+    return _describes_run(own[0]) or (has_rest and not is_language_run(folder))
+
+
+def is_language_run(folder: Path) -> bool:
+    """Return whether a folder is that of a run of `latebloom lm train`, which has other files."""
+    return (folder / "settings.json").exists() and not (folder / "config.json").exists()
 
 
 def _describes_run(file: Path) -> bool:

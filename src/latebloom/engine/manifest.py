@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from latebloom.engine.files import digest, write_json
-from latebloom.reading import read_json_file, read_plain
+from latebloom.errors import CheckpointError
+from latebloom.reading import LARGEST_FILE, LARGEST_JSON, is_unreadable, parse_json, read_plain
 
 MANIFEST = "manifest.json"
 FROM_CHECKPOINT = ("model/config.json", "model/model.safetensors", "evaluation.json", "result.json")
@@ -30,7 +31,7 @@ def damaged_files(folder: Path, files: tuple[str, ...] = FILES) -> list[str]:
     """Return those of the files that are not as they were when the run finished.
 
     Runs of the first version have no manifest, and do not say that they have one; of these, the files that are missing
-    or empty are returned.
+    or empty are returned. Raise if a file cannot be read now, which does not mean that it is damaged.
     """
     digests, result = _read_object(folder / MANIFEST), _read_object(folder / "result.json")
     is_whole = digests is not None and digests.keys() >= {*FILES}
@@ -42,16 +43,27 @@ def damaged_files(folder: Path, files: tuple[str, ...] = FILES) -> list[str]:
 
 def _read_object(file: Path) -> dict[str, Any] | None:
     """Return the object in a JSON file; None if there is none."""
+    content = _content(file, LARGEST_JSON)
     try:
-        data = read_json_file(file)
-    except (OSError, ValueError):
+        data = None if content is None else parse_json(content.decode())
+    except ValueError:
         return None
     return data if isinstance(data, dict) else None
 
 
 def _is_sound(file: Path, expected: str | None) -> bool:
+    content = _content(file)
+    return bool(content) and expected in (None, digest(content or b""))
+
+
+def _content(file: Path, limit: int = LARGEST_FILE) -> bytes | None:
+    """Return the content of a file; None if there is no such plain file."""
     try:
-        content = read_plain(file)
-    except OSError:
-        return False
-    return bool(content) and expected in (None, digest(content))
+        return read_plain(file, limit)
+    except OSError as error:
+        if is_unreadable(error):
+            raise CheckpointError(
+                f"{file} cannot be read ({error.strerror}); it may be whole, and nothing was changed; try the same "
+                "command again when it can be read"
+            ) from None
+        return None

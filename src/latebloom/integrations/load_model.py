@@ -16,7 +16,7 @@ from torch import nn
 from latebloom.config import KINDS, load_config
 from latebloom.delay.marks import PREFIX
 from latebloom.engine.checkpoint import fitting, latest_checkpoint, load_checkpoint
-from latebloom.engine.folder import RunFolder, enclosing_run
+from latebloom.engine.folder import RunFolder, enclosing_run, is_language_run
 from latebloom.engine.memory import memory_of
 from latebloom.errors import ConfigError, first_line, unknown
 from latebloom.models.match import count_parameters
@@ -43,6 +43,8 @@ def load_model(path: str | Path, *, allow_large: bool = False) -> tuple[nn.Modul
         checkpoint = path if (path / "state.json").exists() else latest_checkpoint(path)
         if checkpoint is not None:
             return _checkpoint_model(checkpoint)
+        if is_language_run(path) and (path / "model" / "config.json").exists():
+            return load_model(path / "model", allow_large=allow_large)
     file = path / "config.json" if path.is_dir() else path
     if not file.exists():
         below = RunFolder(path).hint_below()

@@ -1,6 +1,5 @@
 """A prepared corpus: memory-mapped token files, their tokenizer, and a manifest with the hash of each file."""
 
-import json
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +13,7 @@ import numpy as np
 from latebloom.engine.files import json_digest
 from latebloom.errors import ConfigError, require
 from latebloom.lm.documents import Split
+from latebloom.reading import NotPlainFileError, read_json_file
 
 MANIFEST, SETTINGS, DOCUMENTS, TOKENS = "manifest.json", "settings.json", "documents.jsonl", "tokens"
 TRACES = "traces"
@@ -70,10 +70,14 @@ class Corpus:
                 else f"data: {folder} is not a corpus; make one with: latebloom lm prepare {folder} --out CORPUS"
             )
         try:
-            manifest = json.loads(file.read_text())
+            manifest = read_json_file(file, follow=True)
             known = manifest["format"]
-        except (ValueError, KeyError, TypeError):
+        except (NotPlainFileError, ValueError, KeyError, TypeError):
             raise ConfigError(f"data: {file} is damaged; prepare the corpus again") from None
+        except OSError as error:
+            raise ConfigError(
+                f"data: {file} cannot be read ({error.strerror}); try the same command again when it can be read"
+            ) from None
         require(known == FORMAT, f"data: {file}: format", known, str(FORMAT))
         corpus = cls(folder, manifest)
         for name, expected in manifest["files"].items():

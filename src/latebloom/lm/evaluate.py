@@ -17,6 +17,7 @@ from latebloom.lm.kernels import choose_kernels
 from latebloom.lm.kinds import KINDS, TokenKinds
 from latebloom.lm.losses import LastTokens, last_losses
 from latebloom.lm.probes import Prober, TooShort
+from latebloom.lm.saved import read_saved
 from latebloom.lm.sizes import check_fit, longest_context
 from latebloom.lm.tokenizer import FILE, read_tokenizer
 from latebloom.lm.traces import KINDS as PROBES
@@ -78,7 +79,7 @@ def load_trained(path: Path) -> Trained:
     settings: dict[str, Any] = {}
     folder = path
     if (path / "settings.json").exists() and not (path / "config.json").exists():
-        settings = json.loads((path / "settings.json").read_text())
+        settings = read_saved(path / "settings.json")
         if not (path / "result.json").exists():
             raise ConfigError(f"model: the run in {path} is not finished; repeat its command to continue it")
         folder = path / "model"

@@ -31,6 +31,7 @@ from latebloom.fields import Count, Positive, at_least, check_fields
 from latebloom.lm.corpus import Corpus
 from latebloom.lm.extra import begin_folder, need_transformers
 from latebloom.lm.losses import LastTokens, last_losses
+from latebloom.lm.saved import read_saved
 from latebloom.lm.sizes import build_model
 from latebloom.lm.until import held_out_multiple, read_trigger
 from latebloom.lm.windows import TrainingWindows, scored_windows, stack, window_batch
@@ -125,7 +126,7 @@ def train(settings: Training, folder: Path, *, track: str | None = None, work: W
         raise ConfigError("shard: there is one process; start several with torchrun --nproc-per-node N -m latebloom")
     if (folder / RESULT).exists():
         _check_same(folder, settings)
-        return json.loads((folder / RESULT).read_text())
+        return read_saved(folder / RESULT)
     corpus = Corpus.load(Path(settings.corpus))
     trigger = settings.trigger()
     TrainingWindows(corpus.split("train"), settings.context)  # refuse before anything is written
@@ -184,7 +185,7 @@ def _described(settings: Training, corpus: Corpus) -> dict[str, Any]:
 def _check_same(folder: Path, settings: Training) -> None:
     """Raise unless the run in the folder has these settings."""
     defaults = {item.name: item.default for item in fields(Training) if item.default is not MISSING}
-    before = defaults | json.loads((folder / SETTINGS).read_text())  # a folder of before a setting was there lacks it
+    before = defaults | read_saved(folder / SETTINGS)  # a folder of before a setting was there lacks it
     wanted = _described(settings, Corpus.load(Path(settings.corpus)))
     before["corpus"] = wanted["corpus"]  # it may have moved; its hash counts
     if changed := describe_differences(before, wanted):

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from latebloom.engine.checkpoint import complete_checkpoints, load_checkpoint
 from latebloom.engine.files import remove_folder
-from latebloom.engine.folder import RunFolder, is_run
+from latebloom.engine.folder import RunFolder, is_language_run, is_run
 from latebloom.engine.loop import run
 from latebloom.engine.manifest import MANIFEST, damaged_files, manifest_digest
 from latebloom.engine.pause import pause_steps, read_pause
 from latebloom.errors import CheckpointError, LatebloomError, ResultsError
-from latebloom.reading import find_link
+from latebloom.reading import find_link, is_unreadable
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, has_digest, read_results
 from latebloom.results.probes import FOLDER as PROBES
 from latebloom.results.probes import is_probe_file, probe_files, read_probes
@@ -40,6 +40,8 @@ def verify(path: Path) -> Iterator[Verified]:
     runs = RunFolder(path).all_below()
     files = [path / name for name in (RESULTS_FILE, TUNING_FILE) if (path / name).exists()]
     if not runs and not files:
+        if is_language_run(path):
+            RunFolder(path).read_config()  # raises, with the command that reads it
         raise ResultsError(f"verify: {path} holds neither runs nor results")
     yield from map(_verify_run, runs)
     manifests = {manifest_digest(folder.path) for folder in runs if folder.is_finished}
@@ -55,7 +57,11 @@ def repair(path: Path) -> str | None:
     if not folder.config_file.exists():
         return None
     config, saved = folder.read_config(), complete_checkpoints(folder.checkpoints)
-    whole = [one for one in saved if not _damage(_check_checkpoint, folder, one)]
+    try:
+        hashes = folder.hashes(config)
+    except CheckpointError:  # without them nothing can be said of a checkpoint
+        return None
+    whole = [one for one in saved if not _is_damaged(one, hashes)]
     is_sound = folder.is_finished and not damaged_files(path)
     if not whole and not is_sound:
         return None
@@ -88,7 +94,10 @@ def _verify_run(folder: RunFolder) -> Verified:
         if pause_steps(folder):
             note = "it was paused by a round of tuning, so only its checkpoints and pauses could be checked"
         return Verified(folder.path, tuple(problems), note)
-    problems += [f"{name} is missing or was changed" for name in damaged_files(folder.path)]
+    try:
+        problems += [f"{name} is missing or was changed" for name in damaged_files(folder.path)]
+    except CheckpointError as error:
+        problems.append(str(error))
     if not problems:
         try:
             folder.read_result(folder.read_config(), "result.json")
@@ -101,6 +110,21 @@ def _verify_run(folder: RunFolder) -> Verified:
 
 def _check_checkpoint(folder: RunFolder, checkpoint: Path) -> None:
     load_checkpoint(checkpoint, folder.hashes(folder.read_config()))
+
+
+def _is_damaged(checkpoint: Path, hashes: list[str]) -> bool:
+    """Return whether a checkpoint is refused; raise if it cannot be read now, because then it may be whole."""
+    try:
+        load_checkpoint(checkpoint, hashes)
+    except CheckpointError as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and is_unreadable(cause):
+            raise CheckpointError(
+                f"{cause.filename or checkpoint} cannot be read ({cause.strerror}); it may be whole, and nothing was "
+                "removed; try the same command again when it can be read"
+            ) from None
+        return True
+    return False
 
 
 def _damage(check: Callable[..., object], *what: object) -> str:
