@@ -427,7 +427,5 @@ def test_mistakes_are_one_clear_error_each():
     pair = DelayedAttention(model, muon_and_adamw(model.parameters()), until=at_step(3))
     with pytest.raises(ConfigError, match="the state of a delay with 1 optimizers, and this one has 2"):
         pair.load_state_dict(state)
-    with pytest.raises(
-        ConfigError, match=r"save that of delay\.state_dict\(\) and load it"
-    ):
+    with pytest.raises(ConfigError, match=r"save that of delay\.state_dict\(\) and load it"):
         pair.load_state_dict(model.state_dict())
