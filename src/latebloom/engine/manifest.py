@@ -5,7 +5,7 @@ from typing import Any
 
 from latebloom.engine.files import digest, write_json
 from latebloom.errors import CheckpointError
-from latebloom.reading import LARGEST_FILE, LARGEST_JSON, is_unreadable, parse_json, read_plain
+from latebloom.reading import LARGEST_FILE, LARGEST_JSON, is_unreadable, parse_json, read_plain, unreadable
 
 MANIFEST = "manifest.json"
 FROM_CHECKPOINT = ("model/config.json", "model/model.safetensors", "evaluation.json", "result.json")
@@ -62,8 +62,5 @@ def _content(file: Path, limit: int = LARGEST_FILE) -> bytes | None:
         return read_plain(file, limit)
     except OSError as error:
         if is_unreadable(error):
-            raise CheckpointError(
-                f"{file} cannot be read ({error.strerror}); it may be whole, and nothing was changed; try the same "
-                "command again when it can be read"
-            ) from None
+            raise CheckpointError(unreadable(file, error)) from None
         return None

@@ -1,5 +1,6 @@
 """A prepared corpus: memory-mapped token files, their tokenizer, and a manifest with the hash of each file."""
 
+import os
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ import numpy as np
 from latebloom.engine.files import json_digest
 from latebloom.errors import ConfigError, require
 from latebloom.lm.documents import Split
-from latebloom.reading import NotPlainFileError, read_json_file
+from latebloom.reading import NotPlainFileError, open_plain, read_json_file, unreadable
 
 MANIFEST, SETTINGS, DOCUMENTS, TOKENS = "manifest.json", "settings.json", "documents.jsonl", "tokens"
 TRACES = "traces"
@@ -75,9 +76,7 @@ class Corpus:
         except (NotPlainFileError, ValueError, KeyError, TypeError):
             raise ConfigError(f"data: {file} is damaged; prepare the corpus again") from None
         except OSError as error:
-            raise ConfigError(
-                f"data: {file} cannot be read ({error.strerror}); try the same command again when it can be read"
-            ) from None
+            raise ConfigError(f"data: {unreadable(file, error)}") from None
         require(known == FORMAT, f"data: {file}: format", known, str(FORMAT))
         corpus = cls(folder, manifest)
         for name, expected in manifest["files"].items():
@@ -121,5 +120,5 @@ def count_traces(corpus: Corpus) -> dict[str, int]:
 
 
 def hash_file(path: Path) -> str:
-    with open(path, "rb") as file:
+    with open(open_plain(path, os.O_RDONLY, follow=True), "rb") as file:
         return file_digest(file, "sha256").hexdigest()

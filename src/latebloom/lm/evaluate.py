@@ -1,6 +1,5 @@
 """Evaluate a causal language model by length of context: loss on the same tokens, kinds of tokens, and probes."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from latebloom.lm.tokenizer import FILE, read_tokenizer
 from latebloom.lm.traces import KINDS as PROBES
 from latebloom.lm.windows import scored_windows, window_batch
 from latebloom.lm.work import Work
+from latebloom.reading import read_json_file
 from latebloom.report.statistics import mean_interval
 
 WORSE = 0.02
@@ -87,7 +87,7 @@ def load_trained(path: Path) -> Trained:
     if not file.is_file():
         raise ConfigError(f"model: {path} holds no model: there is no config.json in it")
     try:
-        kind = json.loads(file.read_text())["model_type"]
+        kind = read_json_file(file, follow=True)["model_type"]
     except (OSError, ValueError, KeyError, TypeError):
         raise ConfigError(f"model: {file} is not the configuration of a Transformers model") from None
     choose_kernels(kind)

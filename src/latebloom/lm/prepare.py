@@ -27,6 +27,7 @@ from latebloom.lm.corpus import DOCUMENTS, FORMAT, MANIFEST, SETTINGS, TOKENS, T
 from latebloom.lm.documents import SPLITS, Document, Scan, Split, list_files, scan_files, size_of, split_documents
 from latebloom.lm.extra import begin_folder
 from latebloom.lm.rows import Tables
+from latebloom.lm.saved import read_saved, read_saved_lines
 from latebloom.lm.tokenizer import END, FILE, check_vocabulary, read_tokenizer, train_tokenizer, write_tokenizer
 from latebloom.lm.traces import training_document
 from latebloom.lm.work import Work
@@ -196,11 +197,8 @@ def _described(paths: Sequence[Path], settings: Preparing) -> dict:
 
 def _check_same(paths: Sequence[Path], out: Path, settings: Preparing) -> None:
     """Raise unless the corpus in `out` was made, or begun, from the same paths with the same settings."""
-    try:
-        found = json.loads((out / SETTINGS).read_text())
-    except (OSError, ValueError):
-        raise ConfigError(f"out: {out / SETTINGS} cannot be read; give a new folder") from None
-    before = {"at_most": 0, "column": None} | found  # older corpora were made of all text, and of files
+    older = {"at_most": 0, "column": None}  # corpora of earlier versions were made of all text, and of files
+    before = older | read_saved(out / SETTINGS)
     if changed := describe_differences(before, _described(paths, settings)):
         raise ConfigError(f"out: {out} was prepared with other settings ({changed}); give a new folder")
 
@@ -240,8 +238,11 @@ def _write_scan(out: Path, scan: Scan, files: Sequence[tuple[Path, str]], settin
 def _read_scan(out: Path) -> Scan | None:
     if not (out / DOCUMENTS).exists():
         return None
-    head, *rest = map(json.loads, (out / DOCUMENTS).read_text().splitlines())
-    return Scan([Document(**one) for one in rest], Counter(head["left_out"]), head["split_by"])
+    head, *rest = read_saved_lines(out / DOCUMENTS) or [{}]
+    try:
+        return Scan([Document(**one) for one in rest], Counter(head["left_out"]), head["split_by"])
+    except (KeyError, TypeError):
+        raise ConfigError(f"out: {out / DOCUMENTS} is damaged; give a new folder") from None
 
 
 def _check_room(out: Path, text: int) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from latebloom.errors import ConfigError, first_line
+from latebloom.reading import read_json_file
 
 COLUMNS = ("text", "content")
 """The columns that are looked for if none is named."""
@@ -274,6 +275,6 @@ def saved_shards(folder: Path) -> set[str] | None:
     if not state.is_file() or not (folder / "dataset_info.json").is_file():
         return None
     try:
-        return {str(one["filename"]) for one in json.loads(state.read_text())["_data_files"]}
+        return {str(one["filename"]) for one in read_json_file(state, follow=True)["_data_files"]}
     except (OSError, ValueError, KeyError, TypeError):
         return None

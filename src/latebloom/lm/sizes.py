@@ -15,6 +15,7 @@ import torch
 from latebloom.errors import ConfigError, first_line, unknown
 from latebloom.lm.extra import need_transformers
 from latebloom.lm.kernels import choose_kernels
+from latebloom.reading import LARGEST_JSON, parse_json, read_plain
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -85,7 +86,7 @@ def read_model_config(model: str, overrides: Sequence[str], vocabulary: int, end
         file = path / "config.json" if path.is_dir() else path
         if not file.is_file():
             raise ConfigError(f"model: there is no {file}")
-        config = _parse(file.read_text(), f"model: {file}")
+        config = _parse(read_plain(file, LARGEST_JSON, follow=True), f"model: {file}")
     elif model in CONFIG_MAPPING:
         config = {"model_type": model}
     else:
@@ -108,9 +109,9 @@ def read_model_config(model: str, overrides: Sequence[str], vocabulary: int, end
     return config
 
 
-def _parse(text: str, what: str) -> dict[str, Any]:
+def _parse(text: str | bytes, what: str) -> dict[str, Any]:
     try:
-        data = json.loads(text)
+        data = parse_json(text)
     except ValueError as error:
         raise ConfigError(f"{what} cannot be read as JSON ({first_line(error)})") from None
     if not isinstance(data, dict):

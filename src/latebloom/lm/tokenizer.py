@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from latebloom.engine.files import write_file
 from latebloom.errors import ConfigError, first_line, require
 from latebloom.lm.extra import need
+from latebloom.reading import read_json_file
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -70,7 +71,7 @@ def read_tokenizer(path: Path) -> tuple["Tokenizer", str]:
 def _named_end(folder: Path) -> str | None:
     """Return the end-of-document token that a model's tokenizer_config.json names."""
     try:
-        named = json.loads((folder / "tokenizer_config.json").read_text()).get("eos_token")
+        named = read_json_file(folder / "tokenizer_config.json", follow=True).get("eos_token")
     except (OSError, ValueError, AttributeError):
         return None
     return named.get("content") if isinstance(named, dict) else named

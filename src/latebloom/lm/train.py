@@ -36,6 +36,7 @@ from latebloom.lm.sizes import build_model
 from latebloom.lm.until import held_out_multiple, read_trigger
 from latebloom.lm.windows import TrainingWindows, scored_windows, stack, window_batch
 from latebloom.lm.work import Work
+from latebloom.reading import read_json_file, unreadable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, Trainer
@@ -202,16 +203,13 @@ def newest_checkpoint(folder: Path) -> Path | None:
     complete = []
     for one in folder.glob("checkpoint-*"):
         try:
-            json.loads((one / "trainer_state.json").read_text())
+            read_json_file(one / "trainer_state.json", follow=True)
             complete.append(one)
         except (FileNotFoundError, ValueError):
             if is_first_process():
                 shutil.rmtree(one, ignore_errors=True)
         except OSError as error:  # it may be complete
-            raise CheckpointError(
-                f"{error.filename or one} cannot be read ({error.strerror}); nothing was changed, and the same command "
-                "continues when it can be read"
-            ) from None
+            raise CheckpointError(unreadable(one, error)) from None
     return max(complete, key=step_of, default=None)
 
 

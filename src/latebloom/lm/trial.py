@@ -30,6 +30,7 @@ from latebloom.lm.evaluate import Evaluating, evaluate, load_trained
 from latebloom.lm.extra import begin_folder
 from latebloom.lm.pace import ENTRIES, FEWEST, FEWEST_STEPS, PAGE_SHARE, START, Cost, OutOfTime, TimedWork, fit, measure
 from latebloom.lm.prepare import Preparing, TraceShare, changed_text, check_text, prepare, remove_corpus
+from latebloom.lm.saved import read_saved, read_saved_lines
 from latebloom.lm.sizes import SIZES, build_model, defaults_of, read_model_config
 from latebloom.lm.train import Training, find_delayed, train
 from latebloom.lm.windows import scored_windows
@@ -229,7 +230,7 @@ def _plan(corpus: Corpus, out: Path, settings: Trial, workers: _Workers, deadlin
     """Return the plan that was made before, or measure and make one that fits into the time until the deadline."""
     file, asked = out / "plan.json", json.loads(json.dumps(asdict(settings))) | {"corpus_hash": corpus.hash}
     if file.exists():
-        plan = json.loads(file.read_text())
+        plan = read_saved(file, "asked")
         if changed := describe_differences(plan["asked"], asked):
             raise ConfigError(f"out: {out} has a trial with other settings ({changed}); give a new folder")
         return {"seeds": settings.seeds} | plan  # plans of earlier versions have as many as were asked for
@@ -349,13 +350,13 @@ def _collect(out: Path, plan: dict[str, Any], seeds: int, corpus: Corpus, second
     for arm in ARMS:
         for seed in range(seeds):
             folder = _run_folder(out, arm, seed)
-            arms[arm][seed] = json.loads((folder / "evaluation.json").read_text())
-            log = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+            arms[arm][seed] = read_saved(folder / "evaluation.json")
+            log = read_saved_lines(folder / "metrics.jsonl")
             curve = {
                 "step": [one["step"] for one in log if "loss" in one],
                 "value": [one["loss"] for one in log if "loss" in one],
             }
-            runs.append({"arm": arm, "seed": seed, "curve": curve, **json.loads((folder / "result.json").read_text())})
+            runs.append({"arm": arm, "seed": seed, "curve": curve, **read_saved(folder / "result.json")})
     unigram = unigram_loss(corpus)
     said = asdict(recommend(arms, unigram)) if seeds else TOO_LITTLE_TIME
     return {

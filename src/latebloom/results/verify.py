@@ -11,7 +11,7 @@ from latebloom.engine.loop import run
 from latebloom.engine.manifest import MANIFEST, damaged_files, manifest_digest
 from latebloom.engine.pause import pause_steps, read_pause
 from latebloom.errors import CheckpointError, LatebloomError, ResultsError
-from latebloom.reading import find_link, is_unreadable
+from latebloom.reading import find_link, is_unreadable, unreadable
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, has_digest, read_results
 from latebloom.results.probes import FOLDER as PROBES
 from latebloom.results.probes import is_probe_file, probe_files, read_probes
@@ -119,10 +119,7 @@ def _is_damaged(checkpoint: Path, hashes: list[str]) -> bool:
     except CheckpointError as error:
         cause = error.__cause__
         if isinstance(cause, OSError) and is_unreadable(cause):
-            raise CheckpointError(
-                f"{cause.filename or checkpoint} cannot be read ({cause.strerror}); it may be whole, and nothing was "
-                "removed; try the same command again when it can be read"
-            ) from None
+            raise CheckpointError(unreadable(checkpoint, cause)) from None
         return True
     return False
 
