@@ -218,6 +218,13 @@ def test_a_configuration_of_too_many_parts_is_refused_before_they_are_built(what
     assert sentence in refused(capsys, "inspect", "deep.json")
 
 
+@pytest.mark.parametrize("kind", [[], {}, ["language"], 3])
+def test_inspect_refuses_a_kind_of_run_that_is_no_text(kind, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text(json.dumps({"kind": kind}))
+    assert "config.json is not the configuration of a model" in refused(capsys, "inspect", "config.json")
+
+
 def test_names_and_sizes_are_not_taken_for_layers(tmp_path, monkeypatch, capsys):
     """Gemma 3n has a vocabulary for each layer, and a label may be called player."""
     monkeypatch.chdir(tmp_path)

@@ -60,7 +60,7 @@ def load_model(path: str | Path, *, allow_large: bool = False) -> tuple[nn.Modul
     if not isinstance(data, dict):
         raise ConfigError(f"inspect: {file} is not the configuration of a model; it holds no settings by name")
     folder = path if path.is_dir() else None
-    if data.get("kind") in KINDS:  # a run of a study that the engine does not train
+    if str(data.get("kind")) in KINDS:  # a run of a study that the engine does not train
         if folder is not None and (folder / "model" / "config.json").exists():
             return load_model(folder / "model", allow_large=allow_large)
         raise ConfigError(
