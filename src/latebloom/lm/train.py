@@ -321,8 +321,11 @@ def find_delayed(model: "PreTrainedModel", settings: Training) -> tuple[bool, Fo
         if found is not None:
             found.check(())
     except ConfigError as error:
-        if settings.until is not None:  # no command has the argument that the error may recommend
-            reason = re.split("; (?:if this is intended|name it with)", str(error))[0]
+        if settings.until is not None:
+            reason, *advice = re.split("; (?:if this is intended|name it with)", str(error))
+            if not advice:
+                raise
+            # The advice is the argument `where`, which no command has.
             raise ConfigError(f"{reason}; a delay needs a hybrid of attention and a recurrence") from None
         return False, None  # a Transformer or a recurrence alone can be trained jointly
     return True, found
