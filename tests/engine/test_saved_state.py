@@ -19,6 +19,7 @@ from latebloom.engine.loop import run_stacked, run_until
 from latebloom.engine.pause import Stop
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import CheckpointError, NonFiniteLossError
+from latebloom.integrations.load_model import load_model
 from latebloom.layers.recurrence import Recurrence, RecurrentLayer
 from latebloom.studies.stacks import plan_waves
 
@@ -138,6 +139,13 @@ def test_a_forged_state_is_refused_where_a_run_is_extended_too(stopped, tiny, tm
     longer = replace(tiny, training=replace(tiny.training, steps=30))
     with pytest.raises(CheckpointError, match="does not fit this run"):
         run(longer, folder, device="cpu")
+
+
+def test_inspect_refuses_a_forged_checkpoint_without_naming_an_option_that_it_lacks(stopped, tmp_path):
+    folder = Path(shutil.copytree(stopped, tmp_path / "run"))
+    forge(folder, lambda state: state.pop("step"))
+    with pytest.raises(CheckpointError, match=r"does not fit this run \(KeyError: 'step'\)$"):
+        load_model(folder / "checkpoints" / "step-00000020")
 
 
 ENVIRONMENTS = {

@@ -125,7 +125,7 @@ def _checkpoint_model(path: Path) -> tuple[nn.Module, str]:
     folder = RunFolder(run)
     config = folder.read_config()
     tensors, state = load_checkpoint(path, folder.hashes(config))
-    with fitting(path):
+    with fitting(path, remedy=""):
         model = SequenceModel(config.model, config.task.vocabulary_size)
         model.load_state_dict(tensors["model"])
         return model, f"those in {path}, of step {state['step']} of {config.training.steps}"
