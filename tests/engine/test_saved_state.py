@@ -111,9 +111,12 @@ def test_a_checkpoint_without_the_optimizer_is_refused(lost, stopped, tiny, tmp_
         run(tiny, folder, device="cpu")
 
 
-@pytest.mark.parametrize("group", ["model", "optimizer"])
+IMPOSSIBLE = {"NaN": lambda x: x * math.nan, "below 0": lambda x: -1 - x * x, "double": Tensor.double}
+
+
 @pytest.mark.parametrize(
-    "change", [lambda x: x * math.nan, lambda x: -1 - x * x, Tensor.double], ids=["NaN", "below 0", "double"]
+    ("group", "change"),
+    [("model", "NaN"), ("model", "double"), *(("optimizer", change) for change in IMPOSSIBLE)],
 )
 def test_tensors_that_no_run_can_have_are_refused_after_the_last_step_too(group, change, stopped, tiny, tmp_path):
     """After the last step nothing is trained any more that would show it."""
@@ -123,12 +126,11 @@ def test_tensors_that_no_run_can_have_are_refused_after_the_last_step_too(group,
     for checkpoint in (folder / "checkpoints").iterdir():
         file, state = checkpoint / f"{group}.safetensors", checkpoint / "state.json"
         tensors = load_file(file)
-        save_file({name: change(one) if "/step" not in name else one for name, one in tensors.items()}, file)
+        changed = {name: IMPOSSIBLE[change](one) for name, one in tensors.items() if "/step" not in name}
+        save_file(tensors | changed, file)
         header = json.loads(state.read_text())
         header["digests"][group] = digest(file.read_bytes())
         state.write_text(json.dumps(header))
-    if group == "model" and change(torch.ones(1)).item() == -2:
-        return  # weights may be below 0
     with pytest.raises(CheckpointError, match="is not possible there"):
         run(tiny, folder, device="cpu")
 
