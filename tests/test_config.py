@@ -115,7 +115,7 @@ def test_a_delay_of_nothing_is_refused():
 
 MISTAKES = {
     "training.setps=3": "training.setps: there is no such field (value 3); did you mean steps? choices: length, steps",
-    "task.bla=3": "task.bla: there is no such field (value 3); choices: name, keys, key_tokens, values, modulus",
+    "task.bla=3": "task.bla: there is no such field (value 3); choices: name, keys, key_tokens, values, order",
     "delay.until.bla=3": "delay.until.bla: there is no such field (value 3); choices: name, latest",
     "model.attention.head=2": "model.attention.head: there is no such field (value 2); did you mean heads?",
     "bla.x=3": 'bla: there is no such field (value {"x": 3}); choices: task, model, delay',
