@@ -123,7 +123,7 @@ MISTAKES = {
     "training.steps=1.5": "training.steps: 1.5 is not possible; it must be a whole number",
     "training.full.warmup=true": "training.full.warmup: true is not possible; it must be a whole number",
     "training.full.schedule=linear": "training.full.schedule: 'linear' is not known; choices: cosine, constant",
-    "training.betas=[0.9]": "training.betas: [0.9] is not possible; it must be a list of 2, each of it a finite number",
+    "training.betas=[0.9]": "training.betas: [0.9] is not possible; it must be a list of 2, each a finite number",
     "model=3": "model: 3 is not possible; it is a section, set as model.FIELD=VALUE: layout, width",
     "delay=bypass": 'delay: "bypass" is not possible; it is a section, set as delay.FIELD=VALUE: until, hold',
     "delay.until=at_fraction": "delay.until.fraction: this field is needed and was not given; write for example "
