@@ -300,9 +300,9 @@ def build_trainer(
 @contextmanager
 def _tracker_settings(folder: Path, track: str | None) -> Iterator[None]:
     """Let a tracker write into the folder of the run, unless the user has set where, until training ends."""
-    wanted = {
+    wanted = {  # by tracker, because Transformers prints a line wherever WANDB_MODE is set
         "tensorboard": {"TENSORBOARD_LOGGING_DIR": str(folder / "tensorboard")},
-        "wandb": {"WANDB_MODE": "offline", "WANDB_DIR": str(folder)},  # Transformers prints a line about this mode
+        "wandb": {"WANDB_MODE": "offline", "WANDB_DIR": str(folder)},
     }
     added = {name: value for name, value in wanted.get(track or "", {}).items() if name not in os.environ}
     os.environ.update(added)
