@@ -132,6 +132,13 @@ def test_list_shows_the_settings_of_a_kind_or_of_a_component(monkeypatch, capsys
     assert "list: 'lsmt' is not known; did you mean 'lstm'? choices: task, recurrence" in capsys.readouterr().err
 
 
+def test_a_terminal_that_is_narrower_than_a_name_gets_the_overview(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "12")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    main(["list"])
+    assert "  state_based_recall  " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("width", [44, 80])
 def test_the_overview_has_one_line_for_each_component_on_a_terminal(width, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(width))

@@ -115,7 +115,7 @@ def test_a_delay_of_nothing_is_refused():
 
 MISTAKES = {
     "training.setps=3": "training.setps: there is no such field (value 3); did you mean steps? choices: length, steps",
-    "task.bla=3": "task.bla: there is no such field (value 3); choices: name, keys, key_tokens, values, modulus",
+    "task.bla=3": "task.bla: there is no such field (value 3); choices: name, keys, key_tokens, values, order",
     "delay.until.bla=3": "delay.until.bla: there is no such field (value 3); choices: name, latest",
     "model.attention.head=2": "model.attention.head: there is no such field (value 2); did you mean heads?",
     "bla.x=3": 'bla: there is no such field (value {"x": 3}); choices: task, model, delay',
@@ -123,7 +123,7 @@ MISTAKES = {
     "training.steps=1.5": "training.steps: 1.5 is not possible; it must be a whole number",
     "training.full.warmup=true": "training.full.warmup: true is not possible; it must be a whole number",
     "training.full.schedule=linear": "training.full.schedule: 'linear' is not known; choices: cosine, constant",
-    "training.betas=[0.9]": "training.betas: [0.9] is not possible; it must be a list of 2, each of it a finite number",
+    "training.betas=[0.9]": "training.betas: [0.9] is not possible; it must be a list of 2, each a finite number",
     "model=3": "model: 3 is not possible; it is a section, set as model.FIELD=VALUE: layout, width",
     "delay=bypass": 'delay: "bypass" is not possible; it is a section, set as delay.FIELD=VALUE: until, hold',
     "delay.until=at_fraction": "delay.until.fraction: this field is needed and was not given; write for example "

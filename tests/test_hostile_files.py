@@ -77,7 +77,7 @@ SETTINGS = {
     f"model.layout={'ra' * 100_000}": "model.layout: 200000 characters are not possible; it must be 10000 or less",
     f"model.match_parameters=lstm-{'9' * 5000}": "it must be a recurrence and a width, such as lstm-64",
     "model.blocks=1000000000": "model.blocks: 1000000000 is not possible; it must be 10000 or less",
-    "evaluation.multiples=[1e308]": "evaluation.multiples: [1e+308] is not possible; it must be a list, each of it a",
+    "evaluation.multiples=[1e308]": "evaluation.multiples: [1e+308] is not possible; it must be a list, each a",
     f"training.full.batch_size=1{'0' * 30}": "is not possible; it must be 2147483647 or less",
     f"training.steps={'1' * 5000}": "is not possible; it must be a whole number",
     f"training.delayed.warmup={'1' * 400}": "is not possible; it must be 2147483647 or less",
@@ -216,6 +216,13 @@ def test_a_configuration_of_too_many_parts_is_refused_before_they_are_built(what
     settings, sentence = TOO_MANY[what]
     Path("deep.json").write_text(json.dumps(bert | {"num_hidden_layers": 1} | settings))
     assert sentence in refused(capsys, "inspect", "deep.json")
+
+
+@pytest.mark.parametrize("kind", [[], {}, ["language"], 3])
+def test_inspect_refuses_a_kind_of_run_that_is_no_text(kind, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text(json.dumps({"kind": kind}))
+    assert "config.json is not the configuration of a model" in refused(capsys, "inspect", "config.json")
 
 
 def test_names_and_sizes_are_not_taken_for_layers(tmp_path, monkeypatch, capsys):

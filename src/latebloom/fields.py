@@ -121,5 +121,5 @@ def _describe(annotation: Any) -> str:
     if get_origin(annotation) is tuple:
         kinds = get_args(annotation)
         count = "" if kinds[-1] is Ellipsis else f" of {len(kinds)}"
-        return f"a list{count}, each of it {_describe(kinds[0])}"
+        return f"a list{count}, each {_describe(kinds[0])}"
     return f"a {annotation.__name__}" if isinstance(annotation, type) else str(annotation)

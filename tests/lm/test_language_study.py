@@ -122,6 +122,11 @@ def test_train_names_the_command_that_continues_a_language_model(tmp_path: Path,
         assert ended.value.code == 2
         said = f"latebloom: out: {tmp_path} holds a language model of a study; continue with: {told}\n"
         assert capsys.readouterr().err == said
+    (tmp_path / "environment.json").write_text('{"command": ["latebloom", "study", 5]}')
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--out", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "environment.json is damaged: " in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["train", "--config", str(tmp_path / "config.json")])
     assert capsys.readouterr().err.startswith("latebloom: config: it is a language model of a study; ")

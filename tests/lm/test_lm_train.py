@@ -105,6 +105,15 @@ def test_models_that_are_no_hybrids_train_jointly_and_cannot_be_delayed(corpus, 
     assert train(settings, tmp_path / "joint")["steps"] == 4
 
 
+def test_a_hybrid_that_cannot_be_bypassed_is_refused_with_the_advice_of_its_own(corpus, tmp_path, monkeypatch):
+    def check(found, allow):
+        raise ConfigError('a block has no residual path; use hold="freeze"')
+
+    monkeypatch.setattr("latebloom.delay.find.Found.check", check)
+    with pytest.raises(ConfigError, match=r'has no residual path; use hold="freeze"$'):
+        train(small_training(corpus, steps=4, until="2"), tmp_path / "run")
+
+
 def test_triggers_as_a_user_writes_them():
     assert read_trigger("10%", 50, 5) == AtFraction(fraction=0.1)
     assert read_trigger("500", 50, 5) == AtStep(step=500)

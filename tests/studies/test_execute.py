@@ -20,14 +20,14 @@ from latebloom.cli import main
 from latebloom.engine.checkpoint import save_checkpoint
 from latebloom.engine.folder import IN_USE
 from latebloom.engine.pause import PAUSED
-from latebloom.errors import CheckpointError, InterruptedRun, LatebloomError
+from latebloom.errors import CheckpointError, ConfigError, InterruptedRun, LatebloomError
 from latebloom.results.file import read_results
 from latebloom.results.settings import changes
 from latebloom.studies.execute import _short_settings, execute
 from latebloom.studies.find import find_study, plan_of
 from latebloom.studies.local import train_all
 from latebloom.studies.plan import Arm, Plan
-from latebloom.study import _too_few, describe_begun
+from latebloom.study import _too_few, describe_begun, train_plan
 
 
 def in_turn(configs, folder):
@@ -406,6 +406,21 @@ def test_a_study_that_goes_on_says_how_many_runs_are_finished_and_left(plan, tmp
     for name in ("joint/seed-1", "tuned/seed-0", "tuned/seed-1"):
         begin(f"composite/{name}", "result.json")
     assert describe_begun(plan, tmp_path) == f"All 4 runs in {tmp_path} are finished already"
+
+
+def test_a_study_that_began_with_a_setting_without_effect_goes_on(plan, tmp_path, monkeypatch):
+    """Earlier versions accepted such settings."""
+    (arm, _) = plan.arms
+    useless = replace(arm.config, training=replace(arm.config.training, attention_factor=0.5))
+    with monkeypatch.context() as patch:
+        patch.setattr("latebloom.config.RunConfig.check_effects", lambda config: None)
+        train_plan("s", Plan([Arm("joint", useless)], seeds=(0,)), tmp_path / "old", workers=1, device="cpu")
+    outcome = train_plan("s", Plan([Arm("joint", useless)], seeds=(0, 1)), tmp_path / "old", workers=1, device="cpu")
+    assert outcome.failures == {}
+    assert len(read_results([outcome.results])) == 2
+    with pytest.raises(ConfigError, match=r"training.attention_factor: 0.5 has no effect"):
+        train_plan("s", Plan([Arm("joint", useless)], seeds=(0,)), tmp_path / "new", workers=1, device="cpu")
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def run(options: Namespace) -> None:
                 hanging = " " * min(2 * level + 2, 6)
                 line = textwrap.fill(text, console.width, initial_indent=start, subsequent_indent=hanging)
             elif console.is_terminal:
-                line = start + textwrap.shorten(text, console.width - len(start), placeholder=" ...")
+                line = start + textwrap.shorten(text, max(8, console.width - len(start)), placeholder=" ...")
             else:
                 line = start + text
             console.print(line, markup=False, soft_wrap=True)

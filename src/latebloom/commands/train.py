@@ -97,12 +97,12 @@ def _describe_other(folder: Path | None) -> str:
     """Return what to do instead for a run that the engine does not train: a language model of a study."""
     import shlex
 
-    from latebloom.engine.folder import RunFolder, read_json
+    from latebloom.engine.folder import RunFolder
 
     if folder is None:
         return "config: it is a language model of a study; `latebloom study` and `latebloom lm train` train those"
-    file = RunFolder(folder).environment_file
-    words = read_json(file, "command")["command"][1:] if file.exists() else []
+    run = RunFolder(folder)
+    words = run.read_environment("command")["command"][1:] if run.environment_file.exists() else []
     command = f"latebloom {shlex.join(words)}" if words[:1] == ["study"] else "the command that began the study"
     return f"out: {folder} holds a language model of a study; continue with: {command}"
 

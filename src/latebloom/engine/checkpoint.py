@@ -97,14 +97,13 @@ def load_checkpoint(path: Path, runs: Sequence[str]) -> tuple[Tensors, dict[str,
 
 
 @contextmanager
-def fitting(path: Path) -> Iterator[None]:
+def fitting(path: Path, remedy: str = "; choose another folder with --out") -> Iterator[None]:
     """Turn the errors of a checkpoint that does not fit the run into one sentence."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise CheckpointError(
-            f"checkpoint {path} does not fit this run ({type(error).__name__}: {first_line(error)}); "
-            "choose another folder with --out"
+            f"checkpoint {path} does not fit this run ({type(error).__name__}: {first_line(error)}){remedy}"
         ) from error
 
 

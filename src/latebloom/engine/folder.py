@@ -65,6 +65,15 @@ class RunFolder:
                 f"{self.config_file} cannot be read ({error.strerror}); try the same command again"
             ) from None
 
+    def check_effects(self, config: RunConfig) -> None:
+        """Raise if a run begins here with a setting that has no effect, unless its study began with it."""
+        try:
+            if self.is_new:
+                config.check_effects()
+        except ConfigError:
+            if not any(os.path.exists(parent / "study.json") for parent in self.path.absolute().parents):
+                raise
+
     def read_config(self) -> RunConfig:
         """Return the configuration of the run; raise if there is none, with a hint to the runs nearby."""
         if not _describes_run(self.config_file):

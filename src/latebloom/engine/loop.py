@@ -117,8 +117,10 @@ def run_stacked(
 def _check_new(config: RunConfig, folder: RunFolder | None) -> None:
     """Raise if the task is not what it declares, or if a run begins with a setting that has no effect."""
     check_own_task(config.task, config.training.length)
-    if folder is None or folder.is_new:
+    if folder is None:
         config.check_effects()
+    else:
+        folder.check_effects(config)
 
 
 def _train(

@@ -21,7 +21,6 @@ from latebloom.errors import DamagedCheckpointError
 
 MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 """What torch's AdamW keeps for a parameter."""
-GROUPS = ("model", "optimizer")
 
 
 def load_part(
@@ -110,9 +109,9 @@ def check_optimizer(
     if "optimizer" not in tensors:  # a stack, whose tensors have one form
         return
     step, found = state["step"], dict[str, set[str]]()
-    failed = state["trainer"]["runs"][0]["failed_step"] is not None  # in a stack: it fails again
+    failed = state["trainer"]["runs"][0]["failed_step"] is not None  # in a stack; alone it fails again
     if not failed:
-        for name, tensor in ((name, tensor) for group in GROUPS for name, tensor in tensors[group].items()):
+        for name, tensor in (*tensors["model"].items(), *tensors["optimizer"].items()):
             _require(bool(tensor.isfinite().all()), name, "a number that is not finite")
     for name in tensors["optimizer"]:
         parameter, _, key = name.rpartition("/")

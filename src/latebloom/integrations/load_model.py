@@ -62,7 +62,7 @@ def load_model(path: str | Path, *, allow_large: bool = False) -> tuple[nn.Modul
     if not isinstance(data, dict):
         raise ConfigError(f"inspect: {file} is not the configuration of a model; it holds no settings by name")
     folder = path if path.is_dir() else None
-    if data.get("kind") in KINDS:  # a run of a study that the engine does not train
+    if str(data.get("kind")) in KINDS:  # a run of a study that the engine does not train
         if folder is not None and (folder / "model" / "config.json").exists():
             return load_model(folder / "model", allow_large=allow_large)
         raise ConfigError(
@@ -127,7 +127,7 @@ def _checkpoint_model(path: Path) -> tuple[nn.Module, str]:
     folder = RunFolder(run)
     config = folder.read_config()
     tensors, state = load_checkpoint(path, folder.hashes(config))
-    with fitting(path):
+    with fitting(path, remedy=""):
         model = SequenceModel(config.model, config.task.vocabulary_size)
         model.load_state_dict(tensors["model"])
         return model, f"those in {path}, of step {state['step']} of {config.training.steps}"

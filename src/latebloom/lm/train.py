@@ -299,9 +299,9 @@ def build_trainer(
 @contextmanager
 def _tracker_settings(folder: Path, track: str | None) -> Iterator[None]:
     """Let a tracker write into the folder of the run, unless the user has set where, until training ends."""
-    wanted = {
+    wanted = {  # by tracker, because Transformers prints a line wherever WANDB_MODE is set
         "tensorboard": {"TENSORBOARD_LOGGING_DIR": str(folder / "tensorboard")},
-        "wandb": {"WANDB_MODE": "offline", "WANDB_DIR": str(folder)},  # Transformers prints a line about this mode
+        "wandb": {"WANDB_MODE": "offline", "WANDB_DIR": str(folder)},
     }
     added = {name: value for name, value in wanted.get(track or "", {}).items() if name not in os.environ}
     os.environ.update(added)
@@ -320,8 +320,11 @@ def find_delayed(model: "PreTrainedModel", settings: Training) -> tuple[bool, Fo
         if found is not None:
             found.check(())
     except ConfigError as error:
-        if settings.until is not None:  # no command has the argument that the error may recommend
-            reason = re.split("; (?:if this is intended|name it with)", str(error))[0]
+        if settings.until is not None:
+            reason, *advice = re.split("; (?:if this is intended|name it with)", str(error))
+            if not advice:
+                raise
+            # The advice is the argument `where`, which no command has.
             raise ConfigError(f"{reason}; a delay needs a hybrid of attention and a recurrence") from None
         return False, None  # a Transformer or a recurrence alone can be trained jointly
     return True, found

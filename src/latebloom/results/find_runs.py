@@ -17,8 +17,8 @@ def find_runs(paths: Sequence[Path]) -> list[StudyRun]:
     of_studies: dict[Path, StudyRun] = {}
     alone: dict[Path, Path] = {}
     for path in paths:
-        found = _of_study(path) if (path / RESULTS_FILE).exists() else []
-        folders = [] if (path / RESULTS_FILE).exists() else _alone(path)
+        is_study = (path / RESULTS_FILE).exists()
+        found, folders = (_of_study(path), []) if is_study else ([], _alone(path))
         if not found and not folders:
             raise ResultsError(f"probe: {path} holds no finished run")
         of_studies |= {Path(os.path.abspath(run.folder)): run for run in found}

@@ -136,12 +136,10 @@ class _Fused(torch.autograd.Function):
             gates, d_outputs, d_cells, hidden_weight, cell, cells, ctx.precision
         )
         flat, x_rows, before = (part.flatten(1, 2) for part in (gates, x, before))
-        d_x, d_input_weight, d_hidden_weight = (
-            exact_bmm(flat, input_weight),
-            exact_bmm(flat.mT, x_rows),
-            exact_bmm(flat.mT, before),
-        )
-        return d_x.view_as(x), d_input_weight, d_hidden_weight, d_bias, d_hidden, d_cell, None
+        d_x = exact_bmm(flat, input_weight).view_as(x)
+        d_input_weight = exact_bmm(flat.mT, x_rows)
+        d_hidden_weight = exact_bmm(flat.mT, before)
+        return d_x, d_input_weight, d_hidden_weight, d_bias, d_hidden, d_cell, None
 
 
 def _kernels(width: int) -> Any:
