@@ -39,7 +39,7 @@ def unreadable(file: Path, error: OSError) -> str:
     """Return what to say of a file that cannot be read now and may be whole."""
     return (
         f"{error.filename or file} cannot be read ({error.strerror}); it may be whole, and nothing was changed; try "
-        "the same command again, or remove the file if the disk has lost it"
+        "the same command again when it can be read"
     )
 
 

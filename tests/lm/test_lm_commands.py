@@ -133,6 +133,26 @@ def test_a_corpus_with_another_tokenizer_is_refused(trained, corpus, tmp_path):
     check_tokenizer(trained / "model", corpus)
 
 
+def test_a_pipe_in_the_place_of_a_tokenizer_is_refused_and_not_waited_for(trained, corpus, tmp_path, capsys):
+    folder = Path(shutil.copytree(trained, tmp_path / "run"))
+    (folder / "model" / "tokenizer.json").unlink(missing_ok=True)
+    os.mkfifo(folder / "model" / "tokenizer.json")
+    said = complaint(capsys, "lm", "evaluate", str(folder), "--data", str(corpus.folder))
+    assert "tokenizer.json cannot be read" in said
+    assert "it is a pipe, not a plain file" in said
+
+
+@pytest.mark.parametrize("content", ["", "[", "[]", '{"left_out": {}}', '{"left_out": 5}\n{"path": 5}', "[" * 100_000])
+def test_a_damaged_list_of_documents_is_one_sentence(content, tmp_path, capsys):
+    words = ["lm", "prepare", str(write_texts(tmp_path / "texts")), "--out", str(tmp_path / "corpus")]
+    main([*words, "--vocabulary", "300"])
+    (tmp_path / "corpus" / "manifest.json").unlink()  # as if it had been killed before the end
+    (tmp_path / "corpus" / "documents.jsonl").write_text(content)
+    said = complaint(capsys, *words, "--vocabulary", "300")
+    assert f"{tmp_path / 'corpus' / 'documents.jsonl'} is damaged" in said
+    assert said.endswith("give a new folder")
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -182,16 +182,18 @@ def test_a_checkpoint_that_cannot_be_read_now_stays(tmp_path, monkeypatch):
     state.parent.mkdir()
     state.write_text("{}")
 
-    def fail(file: Path, *_: object, **__: object) -> str:
+    def fail(file: Path, *_: object, **__: object) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(file))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_text", fail)
-        with pytest.raises(
-            CheckpointError, match=rf"{state} cannot be read \(Input/output error\); nothing was changed"
-        ):
+        patch.setattr(os, "open", fail)
+        with pytest.raises(CheckpointError, match=rf"{state} cannot be read \(Input/output error\); it may be whole"):
             newest_checkpoint(tmp_path)
     assert newest_checkpoint(tmp_path) == state.parent
+    state.unlink()
+    os.mkfifo(state)  # reading it would wait for ever
+    with pytest.raises(CheckpointError, match="it is a pipe, not a plain file"):
+        newest_checkpoint(tmp_path)
 
 
 def complaint(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
