@@ -11,7 +11,8 @@ from typing import Annotated, Any, ClassVar, Self
 
 from latebloom.config import OtherRun, short_hash
 from latebloom.delay.bypass import bypass_attention
-from latebloom.engine.folder import RunFolder, locked, wait_until_free
+from latebloom.engine.folder import RunFolder
+from latebloom.engine.lock import locked, wait_until_free
 from latebloom.engine.outcome import Progress
 from latebloom.errors import CheckpointError, ConfigError
 from latebloom.evaluation.accuracy import Count as Right

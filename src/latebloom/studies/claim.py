@@ -10,7 +10,8 @@ from typing import Any
 
 from latebloom.config import RunConfig
 from latebloom.engine.files import write_json
-from latebloom.engine.folder import Lock, RunFolder, locked, read_json
+from latebloom.engine.folder import RunFolder, read_json
+from latebloom.engine.lock import Lock, locked
 from latebloom.errors import CheckpointError, LatebloomError
 from latebloom.reading import find_link
 from latebloom.results.settings import changes

@@ -12,7 +12,8 @@ from time import perf_counter
 from typing import Any
 
 from latebloom.engine.files import write_json
-from latebloom.engine.folder import IN_USE, Lock, RunFolder
+from latebloom.engine.folder import IN_USE, RunFolder
+from latebloom.engine.lock import Lock
 from latebloom.errors import LatebloomError
 from latebloom.results.collect import StudyRun, collect, collected_before
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, write_results

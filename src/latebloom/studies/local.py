@@ -18,7 +18,7 @@ import torch
 from latebloom.config import OtherRun
 from latebloom.engine.environment import choose_device
 from latebloom.engine.files import make_folder
-from latebloom.engine.folder import is_at
+from latebloom.engine.lock import is_at
 from latebloom.engine.outcome import Progress
 from latebloom.engine.process_state import STOP_SIGNALS
 from latebloom.errors import InterruptedRun

@@ -11,7 +11,8 @@ import torch
 from latebloom.config import OtherRun, RunConfig
 from latebloom.engine.checkpoint import latest_checkpoint
 from latebloom.engine.files import remove_folder, remove_incomplete
-from latebloom.engine.folder import RunFolder, read_json, wait_until_free
+from latebloom.engine.folder import RunFolder, read_json
+from latebloom.engine.lock import wait_until_free
 from latebloom.engine.loop import Progress, run, run_stacked, run_until
 from latebloom.engine.memory import runs_that_fit
 from latebloom.engine.pause import Stop, checkpoint_step, has_reached, paused_step, step_reached
