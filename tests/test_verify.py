@@ -277,3 +277,22 @@ def test_a_language_model_beside_runs_is_not_called_damaged(folder, capsys):
     assert verify(capsys, folder.parent) == (0, "1 checked, 1 sound, 0 damaged.\n")
     main(["inspect", str(folder.parent / "lm"), "--no-horizon"])
     assert "those in" in capsys.readouterr().out
+
+
+def test_results_of_studies_below_a_folder_are_checked_against_their_own_runs(several, capsys):
+    other = Path(shutil.copytree(several, several.parent / "other"))
+    shutil.rmtree(other / "seed-1")
+    results = other / "results.parquet"
+    write_results(results, [record for record in read_results([results]) if record.seed == 0])
+    assert verify(capsys, several.parent) == (0, "5 checked, 5 sound, 0 damaged.\n")
+    content = bytearray(results.read_bytes())
+    content[len(content) // 2] ^= 1
+    results.write_bytes(content)
+    status, told = verify(capsys, several.parent)
+    assert status == 1
+    assert "other/results.parquet" in told
+    assert told.endswith("5 checked, 4 sound, 1 damaged.\n")
+    shutil.copy(several / "results.parquet", results)  # it names a run that only the other study has
+    status, told = verify(capsys, several.parent)
+    assert status == 1
+    assert "was made from other runs than are in the folder" in told

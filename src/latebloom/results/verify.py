@@ -29,7 +29,7 @@ class Verified:
 
 
 def verify(path: Path) -> Iterator[Verified]:
-    """Yield what is found about a results file, a run, or every run and results file of a study, with their probes."""
+    """Yield what is found about a results file, a run, or every run and results file in a folder, with their probes."""
     if not path.is_dir():
         yield _verify_file(path, None)
         return
@@ -38,16 +38,18 @@ def verify(path: Path) -> Iterator[Verified]:
         yield from (_verify_file(file, None) for file in probe_files(path))
         return
     runs = RunFolder(path).all_below()
-    files = [path / name for name in (RESULTS_FILE, TUNING_FILE) if (path / name).exists()]
+    files = sorted(file for name in (RESULTS_FILE, TUNING_FILE) for file in path.rglob(name))
     if not runs and not files:
         if is_language_run(path):
             RunFolder(path).read_config()  # raises, with the command that reads it
         raise ResultsError(f"verify: {path} holds neither runs nor results")
     yield from map(_verify_run, runs)
-    manifests = {manifest_digest(folder.path) for folder in runs if folder.is_finished}
+    manifests = {folder.path: manifest_digest(folder.path) for folder in runs if folder.is_finished}
     for file in files:
-        yield _verify_file(file, manifests if runs else None)
-    yield from (_verify_file(file, None) for file in probe_files(path))
+        below = [folder.path for folder in runs if folder.path.is_relative_to(file.parent)]
+        yield _verify_file(file, {manifests.get(folder) for folder in below} if below else None)
+    for folder in sorted({path, *(file.parent for file in files), *(folder.path for folder in runs)}):
+        yield from (_verify_file(file, None) for file in probe_files(folder))
 
 
 def repair(path: Path) -> str | None:
