@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import latebloom.config
-from latebloom import RunConfig, SequenceModel, hybrid, recipe
+from latebloom import Composite, RunConfig, SequenceModel, hybrid, recipe
 from latebloom.components import Component
 from latebloom.config import _changed, config_from, short_hash, with_overrides
 from latebloom.layers.attention import Learned, LogN, Rotary, Softmax
+from latebloom.layers.ssm.mamba3 import Mamba3
 from latebloom.recipes import Recipe
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -67,6 +68,14 @@ def test_a_new_field_with_a_default_changes_no_hash():
         assert short_hash(_changed(before)) == short_hash(_changed(after))
     assert len({short_hash(_changed(before)) for before, _ in pairs}) == 4
     assert short_hash(_changed(grown(more="y"))) != short_hash(_changed(Outer()))
+
+
+def test_a_default_that_was_changed_changes_no_hash_of_runs_from_before():
+    """The hash below is of a run that a version with the earlier default wrote; its config.json names the value."""
+    before = RunConfig(task=Composite(), model=hybrid(recurrence=Mamba3(step_range=(0.5, 1.0))))
+    assert before.hash == "a2a98acfe6c1"
+    assert config_from(before.to_json()).hash == before.hash
+    assert RunConfig(task=Composite(), model=hybrid(recurrence=Mamba3())).hash != before.hash
 
 
 def test_a_component_is_in_the_hash_by_its_name():

@@ -19,7 +19,7 @@ from latebloom.engine.settings import Training
 from latebloom.errors import ConfigError, require, unknown
 from latebloom.evaluation.result import CLAIM
 from latebloom.evaluation.settings import Evaluating
-from latebloom.fields import check_fields
+from latebloom.fields import FIRST, check_fields
 from latebloom.models import match
 from latebloom.models.settings import Model
 from latebloom.older_formats import migrate_run, older_forms
@@ -179,7 +179,8 @@ class RunConfig:
     def hash(self) -> str:
         """A hash of the settings, twelve characters long.
 
-        It covers the fields that differ from their defaults, so that a new field with a default changes no hash.
+        It covers the fields that differ from their defaults, so that a new field with a default changes no hash. Of a
+        default that was changed the first one counts.
         """
         return short_hash(_changed(self))
 
@@ -198,6 +199,7 @@ def _changed(settings: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"name": settings.name} if isinstance(settings, Component) else {}
     for item in fields(settings):
         default = item.default_factory() if item.default_factory is not MISSING else item.default
+        default = item.metadata.get(FIRST, default)
         value = getattr(settings, item.name)
         if item.compare and (default is MISSING or value != default):
             found[item.name] = _changed(value) if is_dataclass(value) else value

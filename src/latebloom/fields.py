@@ -30,6 +30,18 @@ def at_most(most: int) -> Bound:
     return Bound(lambda value: value <= most, f"{most} or less")
 
 
+FIRST = "first default"
+
+
+def first_default(value: Any) -> dict[str, Any]:
+    """Return the metadata of a field whose default was changed, with what it was at first.
+
+    A hash of settings leaves out the first default, so files of earlier versions keep their hashes, and the new default
+    gets another.
+    """
+    return {FIRST: value}
+
+
 LARGEST_COUNT = 2**31 - 1
 """The largest number that a results file holds."""
 LARGEST_NUMBER = 1e30

@@ -10,7 +10,7 @@ state turns by up to pi dt a token. B and C are normalized, and have a bias for 
 Shapes: B sequences, T tokens, D width, H heads, N state size, P = D / H head size, R pairs of channels that rotate.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, pi
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from latebloom.errors import require
-from latebloom.fields import Bound, Count
+from latebloom.fields import Bound, Count, first_default
 from latebloom.layers.parts import Range, check_heads, check_range, first_steps, inverse_softplus, rms_norm
 from latebloom.layers.recurrence import Recurrence, RecurrentLayer
 from latebloom.layers.ssm.operation import ssm
@@ -77,7 +77,7 @@ class Mamba3(Recurrence):
     """The share of the channels of B and C that rotate; the original has 0.5, with more channels."""
     rate_range: Range = (0.001, 0.1)
     """The range of the first decay rates; the original starts at 0.69."""
-    step_range: Range = (0.001, 1.0)
+    step_range: Range = field(default=(0.001, 1.0), metadata=first_default((0.5, 1.0)))
     """The range of the first step sizes dt, which in the original is 0.001 to 0.1. A token turns the state by at most
     pi dt: heads with small steps keep the direction of keys, so that they can recall, and heads with large steps can
     count."""
