@@ -182,7 +182,8 @@ def campaign_table() -> str:
 def campaign_about() -> str:
     """Return how long the campaign took, on what, and at which commits."""
     last = TORTURE["environments"][-1]
-    commits = ", then ".join(dict.fromkeys(one["commit"][:12] for one in TORTURE["environments"]))
+    names = list(dict.fromkeys(one["commit"][:12] for one in TORTURE["environments"]))
+    commits = f"commit{'s' * (len(names) > 1)} {', then '.join(names)}"
     systems = ", ".join(dict.fromkeys(one["file_system"] for one in TORTURE["environments"]))
     machine = f"{last['processor']}, {last['cores']} cores, torch {last['torch']}, {systems}"
-    return f"{TORTURE['minutes'] / 60:.1f} hours beside other work ({machine}; commits {commits})"
+    return f"{TORTURE['minutes'] / 60:.1f} hours beside other work ({machine}; {commits})"
