@@ -296,3 +296,19 @@ def test_results_of_studies_below_a_folder_are_checked_against_their_own_runs(se
     status, told = verify(capsys, several.parent)
     assert status == 1
     assert "was made from other runs than are in the folder" in told
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "environment.json", "manifest.json", "checkpoints/step-00000024/state.json"]
+)
+def test_a_run_that_cannot_be_read_now_is_counted_apart_from_damaged_ones(name, several, monkeypatch, capsys):
+    with monkeypatch.context() as patched:
+        unreadable(patched, several / "seed-1" / name)
+        status, told = verify(capsys, several)
+    assert status == 1
+    assert f"{name} cannot be read (Input/output error); it may be whole" in " ".join(told.split())
+    assert "--repair" not in told
+    # Without its manifest the results cannot be compared with the run either.
+    count = "1 sound, 0 damaged, 2" if name == "manifest.json" else "2 sound, 0 damaged, 1"
+    assert told.endswith(f"3 checked, {count} could not be read.\n")
+    assert verify(capsys, several) == (0, "3 checked, 3 sound, 0 damaged.\n")

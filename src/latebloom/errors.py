@@ -37,6 +37,10 @@ class ResultsError(LatebloomError):
     """A results file that is damaged, foreign, or of another version."""
 
 
+class UnreadableError(CheckpointError, ResultsError):
+    """A file that cannot be read now, and may be whole."""
+
+
 class NonFiniteLossError(LatebloomError):
     """Training stopped because the loss was not finite."""
 
@@ -47,6 +51,14 @@ class InterruptedRun(LatebloomError):  # noqa: N818 (an interruption is not an e
 
 class Note(UserWarning):
     """A warning for the user of a command, who sees its sentence alone."""
+
+
+def unreadable(file: Path, error: OSError) -> UnreadableError:
+    """Return the error for a file that cannot be read now and may be whole."""
+    return UnreadableError(
+        f"{error.filename or file} cannot be read ({error.strerror}); it may be whole, and nothing was changed; try "
+        "the same command again when it can be read"
+    )
 
 
 def unknown(field: str, value: object, choices: Iterable[object]) -> ConfigError:

@@ -35,14 +35,6 @@ def is_unreadable(error: OSError) -> bool:
     return not isinstance(error, FileNotFoundError | NotADirectoryError | NotPlainFileError)
 
 
-def unreadable(file: Path, error: OSError) -> str:
-    """Return what to say of a file that cannot be read now and may be whole."""
-    return (
-        f"{error.filename or file} cannot be read ({error.strerror}); it may be whole, and nothing was changed; try "
-        "the same command again when it can be read"
-    )
-
-
 def read_plain(path: Path, limit: int = LARGEST_FILE, *, follow: bool = False) -> bytes:
     """Return the content of a plain file; raise OSError for anything else. Links are followed only with `follow`."""
     descriptor = open_plain(path, os.O_RDONLY, follow=follow)

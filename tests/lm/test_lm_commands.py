@@ -238,7 +238,7 @@ def test_a_trial_trains_both_arms_and_writes_a_page(corpus, tmp_path, capsys, mo
     assert "has a trial with other settings (seeds: 2 -> 3); give a new folder" in sentence
     monkeypatch.setattr(trial, "measure", lambda *_: Cost(step=100, run=1, evaluation=0.5, window=1e-3))
     sentence = complaint(capsys, *words, "--out", str(tmp_path / "slow"))
-    assert sentence.startswith("minutes: 0.6 minutes are 0 steps for each of 4 runs of this model with")
+    assert sentence.startswith("minutes: 0.6 minutes allow 0 steps for each of 4 runs of this model with")
 
 
 def test_the_cost_of_a_trial_leaves_out_the_times_of_interrupted_runs():

@@ -16,7 +16,7 @@ from transformers import TrainerState
 
 from latebloom.cli import main
 from latebloom.engine import files
-from latebloom.errors import CheckpointError, ConfigError, DiskError
+from latebloom.errors import CheckpointError, ConfigError, DiskError, UnreadableError
 from latebloom.lm import trial
 from latebloom.lm.corpus import Corpus
 from latebloom.lm.pace import Cost
@@ -46,7 +46,10 @@ def test_whichever_call_fails_the_corpus_is_continued(name, few, tmp_path):
     for after in range(count()):
         number = ERRORS[after % len(ERRORS)]
         out = tmp_path / f"{name}-{after}"
-        with failing(name, after, raise_error(number)), pytest.raises((DiskError, ConfigError)) as caught:
+        with (
+            failing(name, after, raise_error(number)),
+            pytest.raises((DiskError, ConfigError, UnreadableError)) as caught,
+        ):
             prepare([few], out, SMALL)
         said = str(caught.value)
         assert "\n" not in said
@@ -79,7 +82,7 @@ import os, shutil, sys
 from pathlib import Path
 sys.path.append({tests!r})
 from small_lm import SMALL, small_training
-from latebloom.errors import DiskError
+from latebloom.errors import DiskError, UnreadableError
 from latebloom.lm import prepare as preparing
 from latebloom.lm.corpus import Corpus
 from latebloom.lm.train import train

@@ -42,11 +42,13 @@ def run(options: Namespace) -> None:
                 say(console, printable(f"{done}."))
         found = list(verify(options.path))
     for one in found:
-        for text in (*one.problems, *([f"note: {one.note}"] if one.note else [])):
+        for text in (*one.problems, *one.unreadable, *([f"note: {one.note}"] if one.note else [])):
             say(console, printable(f"{one.path}: {text}"))
-    damaged = sum(bool(one.problems) for one in found)
+    damaged, sound = sum(bool(one.problems) for one in found), sum(one.is_sound for one in found)
     if damaged and not options.repair:
         say(console, printable(f"Repair what can be repaired with: latebloom verify {options.path} --repair"))
-    say(console, f"{len(found)} checked, {len(found) - damaged} sound, {damaged} damaged.")
-    if damaged:
+    unread = len(found) - sound - damaged
+    rest = f", {unread} could not be read" if unread else ""
+    say(console, f"{len(found)} checked, {sound} sound, {damaged} damaged{rest}.")
+    if sound < len(found):
         sys.exit(1)

@@ -26,8 +26,8 @@ from latebloom.engine.files import (
     remove_incomplete,
     write_flushed,
 )
-from latebloom.errors import CheckpointError, DamagedCheckpointError, Note, first_line
-from latebloom.reading import read_json_file, read_plain
+from latebloom.errors import CheckpointError, DamagedCheckpointError, Note, UnreadableError, first_line, unreadable
+from latebloom.reading import is_unreadable, read_json_file, read_plain
 
 Tensors = dict[str, dict[str, Tensor]]
 """The tensors of a checkpoint, by file and by name."""
@@ -91,6 +91,8 @@ def load_checkpoint(path: Path, runs: Sequence[str]) -> tuple[Tensors, dict[str,
         tensors = {name: load(content) for name, content in contents.items()}
         return _upgrade(tensors, state) if header["format"] == 1 else (tensors, state)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        if isinstance(error, OSError) and is_unreadable(error):
+            raise unreadable(path, error) from error
         raise DamagedCheckpointError(
             f"checkpoint {path} is damaged or not a checkpoint of latebloom ({type(error).__name__}: {error})"
         ) from error
@@ -108,15 +110,20 @@ def fitting(path: Path, remedy: str = "; choose another folder with --out") -> I
 
 
 def load_newest(paths: Sequence[Path], runs: Sequence[str]) -> tuple[Path, Tensors, dict[str, Any]]:
-    """Return path, tensors and state of the last of the checkpoints, or of the one before if it is damaged."""
+    """Return path, tensors and state of the last of the checkpoints, or of the one before if it is refused."""
     *older, newest = paths
     try:
         return newest, *load_checkpoint(newest, runs)
+    except UnreadableError:
+        if not older:
+            raise
+        reason = f"checkpoint {newest} cannot be read now"
     except DamagedCheckpointError as error:
         if not older:
             raise DamagedCheckpointError(f"{error}; remove {newest.parent} to train from the beginning") from error
-        warnings.warn(f"{error}; the run continues from {older[-1].name}", Note, stacklevel=4)
-        return load_newest(older, runs)
+        reason = str(error)
+    warnings.warn(f"{reason}; the run continues from {older[-1].name}", Note, stacklevel=4)
+    return load_newest(older, runs)
 
 
 def _upgrade(tensors: Tensors, state: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:

@@ -15,7 +15,7 @@ result.json        written last: a run with it is finished
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,9 @@ from latebloom.engine.extension import extension_obstacle, is_extension
 from latebloom.engine.files import make_folder, remove_incomplete, to_json, write_file, write_json
 from latebloom.engine.lock import Lock, locked
 from latebloom.engine.manifest import FILES, FROM_CHECKPOINT, MANIFEST, damaged_files, write_manifest
-from latebloom.errors import CheckpointError, ConfigError, Note, catch_write_errors
+from latebloom.errors import CheckpointError, ConfigError, Note, UnreadableError, catch_write_errors, unreadable
 from latebloom.evaluation.result import Evaluation
-from latebloom.reading import find_link, read_json_file
+from latebloom.reading import find_link, is_unreadable, read_json_file
 
 IN_USE = "is in use: another process is training there"
 
@@ -51,7 +51,13 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        return os.path.lexists(self.result_file)  # a link in its place is refused where the result is read
+        try:
+            os.lstat(self.result_file)  # a link in its place is refused where the result is read
+        except OSError as error:
+            if is_unreadable(error):
+                raise unreadable(self.result_file, error) from None
+            return False
+        return True
 
     @property
     def is_new(self) -> bool:
@@ -59,9 +65,7 @@ class RunFolder:
         try:
             return not self.config_file.exists()
         except OSError as error:
-            raise CheckpointError(
-                f"{self.config_file} cannot be read ({error.strerror}); try the same command again"
-            ) from None
+            raise unreadable(self.config_file, error) from None
 
     def check_effects(self, config: RunConfig) -> None:
         """Raise if a run begins here with a setting that has no effect, unless its study began with it."""
@@ -166,6 +170,8 @@ class RunFolder:
             return False
         try:
             load_newest(saved, self.hashes(self.read_config()))
+        except UnreadableError:
+            raise
         except CheckpointError:
             return False
         return True
@@ -304,6 +310,8 @@ def read_json(file: Path, *needed: str) -> dict[str, Any]:
     try:
         data = read_json_file(file)
     except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and is_unreadable(error):
+            raise unreadable(file, error) from None
         raise CheckpointError(f"{file} cannot be read ({error})") from None
     missing = [name for name in needed if not isinstance(data, dict) or name not in data]
     if missing or not isinstance(data, dict):
@@ -314,16 +322,22 @@ def read_json(file: Path, *needed: str) -> dict[str, Any]:
 def enclosing_run(path: Path) -> Path | None:
     """Return the folder of the run that contains a path, or None."""
     for parent in Path(os.path.abspath(path)).parents:
-        if _describes_run(parent / "config.json"):
+        with suppress(UnreadableError):  # a folder above may belong to somebody else
+            if not _describes_run(parent / "config.json"):
+                continue
             return Path(os.path.relpath(parent)) if not path.is_absolute() else parent
     return None
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder is that of a run; its config.json may be damaged, or missing if the run is finished."""
+    """Return whether a folder is that of a run; its config.json may be damaged, unreadable, or missing if the run is
+    finished."""
     own = folder / "config.json", folder / "result.json"
     has_rest = (folder / "environment.json").exists() and any(map(os.path.lexists, own))
-    return _describes_run(own[0]) or (has_rest and not is_language_run(folder))
+    try:
+        return _describes_run(own[0]) or (has_rest and not is_language_run(folder))
+    except UnreadableError:  # who reads the run says so
+        return has_rest
 
 
 def is_language_run(folder: Path) -> bool:
@@ -335,6 +349,8 @@ def _describes_run(file: Path) -> bool:
     """Return whether a config.json belongs to a run, and not to a model or another program."""
     try:
         data = read_json_file(file)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and is_unreadable(error):
+            raise unreadable(file, error) from None
         return False
     return isinstance(data, dict) and {"task", "training"} <= data.keys()

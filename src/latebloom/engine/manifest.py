@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from latebloom.engine.files import digest, write_json
-from latebloom.errors import CheckpointError
-from latebloom.reading import LARGEST_FILE, LARGEST_JSON, is_unreadable, parse_json, read_plain, unreadable
+from latebloom.errors import unreadable
+from latebloom.reading import LARGEST_FILE, LARGEST_JSON, is_unreadable, parse_json, read_plain
 
 MANIFEST = "manifest.json"
 FROM_CHECKPOINT = ("model/config.json", "model/model.safetensors", "evaluation.json", "result.json")
@@ -21,10 +21,8 @@ def write_manifest(folder: Path, result: bytes) -> None:
 
 def manifest_digest(folder: Path) -> str | None:
     """Return a digest of the manifest, which stands for all files of the run; None if there is none."""
-    try:
-        return digest(read_plain(folder / MANIFEST))
-    except OSError:
-        return None
+    content = _content(folder / MANIFEST)
+    return None if content is None else digest(content)
 
 
 def damaged_files(folder: Path, files: tuple[str, ...] = FILES) -> list[str]:
@@ -62,5 +60,5 @@ def _content(file: Path, limit: int = LARGEST_FILE) -> bytes | None:
         return read_plain(file, limit)
     except OSError as error:
         if is_unreadable(error):
-            raise CheckpointError(unreadable(file, error)) from None
+            raise unreadable(file, error) from None
         return None

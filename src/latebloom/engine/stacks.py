@@ -15,7 +15,7 @@ from latebloom.engine.folder import RunFolder, read_json
 from latebloom.engine.options import DropPath
 from latebloom.engine.pause import checkpoint_step, step_reached
 from latebloom.engine.settings import Phase
-from latebloom.errors import CheckpointError
+from latebloom.errors import CheckpointError, UnreadableError, unreadable
 
 
 def stack_key(config: RunConfig) -> RunConfig:
@@ -65,10 +65,12 @@ def check_not_in_stack(folder: RunFolder) -> None:
         try:
             stacks = list(parent.glob("stack-*/members.json"))
         except OSError as error:
-            raise CheckpointError(f"{parent} cannot be read ({error.strerror}); try the same command again") from None
+            raise unreadable(parent, error) from None
         for file in stacks:
             try:
                 members = read_json(file)
+            except UnreadableError:
+                raise
             except CheckpointError:
                 continue  # damaged or not a stack: nothing to continue
             saved = latest_checkpoint(file.parent / "checkpoints")

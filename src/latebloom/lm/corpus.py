@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from latebloom.engine.files import json_digest
-from latebloom.errors import ConfigError, require
+from latebloom.errors import ConfigError, require, unreadable
 from latebloom.lm.documents import Split
-from latebloom.reading import NotPlainFileError, open_plain, read_json_file, unreadable
+from latebloom.reading import NotPlainFileError, open_plain, read_json_file
 
 MANIFEST, SETTINGS, DOCUMENTS, TOKENS = "manifest.json", "settings.json", "documents.jsonl", "tokens"
 TRACES = "traces"
@@ -76,7 +76,7 @@ class Corpus:
         except (NotPlainFileError, ValueError, KeyError, TypeError):
             raise ConfigError(f"data: {file} is damaged; prepare the corpus again") from None
         except OSError as error:
-            raise ConfigError(f"data: {unreadable(file, error)}") from None
+            raise unreadable(file, error) from None
         require(known == FORMAT, f"data: {file}: format", known, str(FORMAT))
         corpus = cls(folder, manifest)
         for name, expected in manifest["files"].items():

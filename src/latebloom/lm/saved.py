@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from latebloom.errors import CheckpointError
-from latebloom.reading import is_unreadable, parse_json, read_plain, unreadable
+from latebloom.errors import CheckpointError, unreadable
+from latebloom.reading import is_unreadable, parse_json, read_plain
 
 
 def read_saved(file: Path, *needed: str) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def _content(file: Path) -> bytes:
         return read_plain(file, follow=True)
     except OSError as error:
         if is_unreadable(error):
-            raise CheckpointError(unreadable(file, error)) from None
+            raise unreadable(file, error) from None
         raise _damaged(file, error.strerror or str(error)) from None
 
 

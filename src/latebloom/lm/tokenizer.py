@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from latebloom.engine.files import write_file
-from latebloom.errors import ConfigError, first_line, require
+from latebloom.errors import ConfigError, first_line, require, unreadable
 from latebloom.lm.extra import need
-from latebloom.reading import read_json_file
+from latebloom.reading import is_unreadable, read_json_file
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -70,9 +70,12 @@ def read_tokenizer(path: Path) -> tuple["Tokenizer", str]:
 
 def _named_end(folder: Path) -> str | None:
     """Return the end-of-document token that a model's tokenizer_config.json names."""
+    file = folder / "tokenizer_config.json"
     try:
-        named = read_json_file(folder / "tokenizer_config.json", follow=True).get("eos_token")
-    except (OSError, ValueError, AttributeError):
+        named = read_json_file(file, follow=True).get("eos_token")
+    except (OSError, ValueError, AttributeError) as error:
+        if isinstance(error, OSError) and is_unreadable(error):
+            raise unreadable(file, error) from None
         return None
     return named.get("content") if isinstance(named, dict) else named
 

@@ -26,7 +26,7 @@ from latebloom.delay.undisturbed import reshard
 from latebloom.differences import describe_differences
 from latebloom.engine.environment import describe_environment
 from latebloom.engine.files import write_file, write_json
-from latebloom.errors import CheckpointError, ConfigError, NonFiniteLossError, catch_write_errors
+from latebloom.errors import ConfigError, NonFiniteLossError, catch_write_errors, unreadable
 from latebloom.fields import Count, Positive, at_least, check_fields
 from latebloom.lm.corpus import Corpus
 from latebloom.lm.extra import begin_folder, need_transformers
@@ -36,7 +36,7 @@ from latebloom.lm.sizes import build_model
 from latebloom.lm.until import held_out_multiple, read_trigger
 from latebloom.lm.windows import TrainingWindows, scored_windows, stack, window_batch
 from latebloom.lm.work import Work
-from latebloom.reading import read_json_file, unreadable
+from latebloom.reading import read_json_file
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, Trainer
@@ -209,7 +209,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
             if is_first_process():
                 shutil.rmtree(one, ignore_errors=True)
         except OSError as error:  # it may be complete
-            raise CheckpointError(unreadable(one, error)) from None
+            raise unreadable(one, error) from None
     return max(complete, key=step_of, default=None)
 
 

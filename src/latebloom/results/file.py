@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from latebloom.engine.files import digest, make_folder, write_file
-from latebloom.errors import ResultsError, catch_write_errors, refuse_unwritable
+from latebloom.errors import ResultsError, catch_write_errors, refuse_unwritable, unreadable
 from latebloom.evaluation.accuracy import Count
 from latebloom.evaluation.result import Evaluation
-from latebloom.reading import read_plain
+from latebloom.reading import is_unreadable, read_plain
 from latebloom.results.record import CurvePoint, RunRecord
 
 if TYPE_CHECKING:
@@ -157,6 +157,8 @@ def refuse_unreadable(field: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if is_unreadable(error):
+            raise unreadable(path, error) from None
         raise ResultsError(f"{field}: {path} cannot be read ({error.strerror})") from None
     except (PolarsError, PanicException):  # polars panics on some damaged files
         raise ResultsError(f"{field}: {path} is not a parquet file, or a damaged one") from None

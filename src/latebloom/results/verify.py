@@ -1,6 +1,7 @@
 """Whether run folders, study folders and results files are as they were written."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +11,11 @@ from latebloom.engine.folder import RunFolder, is_language_run, is_run
 from latebloom.engine.loop import run
 from latebloom.engine.manifest import MANIFEST, damaged_files, manifest_digest
 from latebloom.engine.pause import pause_steps, read_pause
-from latebloom.errors import CheckpointError, LatebloomError, ResultsError
-from latebloom.reading import find_link, is_unreadable, unreadable
+from latebloom.errors import CheckpointError, LatebloomError, ResultsError, UnreadableError
+from latebloom.reading import find_link
 from latebloom.results.file import RESULTS_FILE, TUNING_FILE, has_digest, read_results
 from latebloom.results.probes import FOLDER as PROBES
 from latebloom.results.probes import is_probe_file, probe_files, read_probes
-from latebloom.results.record import RunRecord
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,15 @@ class Verified:
 
     path: Path
     problems: tuple[str, ...] = ()
+    """What is damaged."""
+    unreadable: tuple[str, ...] = ()
+    """What cannot be read now, and may be whole."""
     note: str = ""
     """What could not be checked."""
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.problems and not self.unreadable
 
 
 def verify(path: Path) -> Iterator[Verified]:
@@ -44,10 +51,9 @@ def verify(path: Path) -> Iterator[Verified]:
             RunFolder(path).read_config()  # raises, with the command that reads it
         raise ResultsError(f"verify: {path} holds neither runs nor results")
     yield from map(_verify_run, runs)
-    manifests = {folder.path: manifest_digest(folder.path) for folder in runs if folder.is_finished}
     for file in files:
         below = [folder.path for folder in runs if folder.path.is_relative_to(file.parent)]
-        yield _verify_file(file, {manifests.get(folder) for folder in below} if below else None)
+        yield _verify_file(file, below or None)
     for folder in sorted({path, *(file.parent for file in files), *(folder.path for folder in runs)}):
         yield from (_verify_file(file, None) for file in probe_files(folder))
 
@@ -63,7 +69,7 @@ def repair(path: Path) -> str | None:
         hashes = folder.hashes(config)
     except CheckpointError:  # without them nothing can be said of a checkpoint
         return None
-    whole = [one for one in saved if not _is_damaged(one, hashes)]
+    whole = [one for one in saved if _is_whole(one, hashes)]
     is_sound = folder.is_finished and not damaged_files(path)
     if not whole and not is_sound:
         return None
@@ -80,78 +86,79 @@ def repair(path: Path) -> str | None:
     return f"{path} was repaired from {whole[-1].name}"
 
 
+class _Refused:
+    """What was refused while a run or a file was checked."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.unreadable: list[str] = []
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        try:
+            yield
+        except UnreadableError as error:
+            self.unreadable.append(str(error))
+        except LatebloomError as error:
+            self.problems.append(str(error))
+
+    def verified(self, path: Path, note: str = "") -> Verified:
+        return Verified(path, tuple(self.problems), tuple(dict.fromkeys(self.unreadable)), note)
+
+
 def _verify_run(folder: RunFolder) -> Verified:
     if link := find_link(folder.path, levels=2):
         return Verified(folder.path, (link,))
-    problems = []
-    try:
-        folder.read_config()
-        saved = complete_checkpoints(folder.checkpoints)
-        problems += [damage for one in saved if (damage := _damage(_check_checkpoint, folder, one))]
-        problems += [damage for step in pause_steps(folder) if (damage := _damage(read_pause, folder, step))]
-    except LatebloomError as error:
-        problems.append(str(error))
-    if not folder.is_finished:
+    found, is_finished = _Refused(), False
+    with found.noted():
+        is_finished = folder.is_finished
+    with found.noted():
+        hashes = folder.hashes(folder.read_config())
+        for checkpoint in complete_checkpoints(folder.checkpoints):
+            with found.noted():
+                load_checkpoint(checkpoint, hashes)
+        for step in pause_steps(folder):
+            with found.noted():
+                read_pause(folder, step)
+    if not is_finished:
         note = "it is not finished, so only its checkpoints could be checked"
         if pause_steps(folder):
             note = "it was paused by a round of tuning, so only its checkpoints and pauses could be checked"
-        return Verified(folder.path, tuple(problems), note)
-    try:
-        problems += [f"{name} is missing or was changed" for name in damaged_files(folder.path)]
-    except CheckpointError as error:
-        problems.append(str(error))
-    if not problems:
-        try:
+        return found.verified(folder.path, "" if found.unreadable else note)
+    with found.noted():
+        found.problems += [f"{name} is missing or was changed" for name in damaged_files(folder.path)]
+    if not found.problems:
+        with found.noted():
             folder.read_result(folder.read_config(), "result.json")
-        except LatebloomError as error:
-            problems.append(str(error))
     has_manifest = (folder.path / MANIFEST).exists()
     note = "" if has_manifest else "it was written by a version without digests, so changed files are not noticed"
-    return Verified(folder.path, tuple(problems), note)
+    return found.verified(folder.path, note)
 
 
-def _check_checkpoint(folder: RunFolder, checkpoint: Path) -> None:
-    load_checkpoint(checkpoint, folder.hashes(folder.read_config()))
-
-
-def _is_damaged(checkpoint: Path, hashes: list[str]) -> bool:
-    """Return whether a checkpoint is refused; raise if it cannot be read now, because then it may be whole."""
+def _is_whole(checkpoint: Path, hashes: list[str]) -> bool:
+    """Return whether a checkpoint is whole; raise if it cannot be read now, because then it may be."""
     try:
         load_checkpoint(checkpoint, hashes)
-    except CheckpointError as error:
-        cause = error.__cause__
-        if isinstance(cause, OSError) and is_unreadable(cause):
-            raise CheckpointError(unreadable(checkpoint, cause)) from None
-        return True
-    return False
+    except UnreadableError:
+        raise
+    except CheckpointError:
+        return False
+    return True
 
 
-def _damage(check: Callable[..., object], *what: object) -> str:
-    """Return why a checkpoint or a pause is refused; empty if it is sound."""
-    try:
-        check(*what)
-    except CheckpointError as error:
-        return str(error)
-    return ""
-
-
-def _verify_file(path: Path, manifests: set[str | None] | None) -> Verified:
-    """Check a results file or one of a probe, and that it was made from the runs with these manifests if these are
-    known."""
-    records: list[RunRecord] = []
-    try:
+def _verify_file(path: Path, runs: Sequence[Path] | None) -> Verified:
+    """Check a results file or one of a probe, and that it was made from these runs if they are known."""
+    found, note = _Refused(), ""
+    with found.noted():
         if path.parent.name == PROBES or is_probe_file(path):
             read_probes([path])
         else:
-            records = read_results([path])
-    except ResultsError as error:
-        return Verified(path, (str(error),))
-    note = "" if has_digest(path) else "it was written by a version without digests, so a changed number is not noticed"
-    made_from = {record.manifest for record in records} - {None}
-    if manifests is not None and made_from - manifests:
-        problem = (
-            "it was made from other runs than are in the folder, or from these before they were changed or repaired; "
-            "give the command of the study again to write it anew"
-        )
-        return Verified(path, (problem,))
-    return Verified(path, (), note)
+            made_from = {record.manifest for record in read_results([path])} - {None}
+            if runs is not None and made_from - {manifest_digest(run) for run in runs}:
+                found.problems.append(
+                    "it was made from other runs than are in the folder, or from these before they were changed or "
+                    "repaired; give the command of the study again to write it anew"
+                )
+        if not has_digest(path):
+            note = "it was written by a version without digests, so a changed number is not noticed"
+    return found.verified(path, "" if found.problems else note)
