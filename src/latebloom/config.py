@@ -16,7 +16,7 @@ from latebloom.delay.policy import Delay, check_trigger
 from latebloom.delay.triggers import Trigger, WhenBeyond
 from latebloom.engine.option_checks import option_mistakes, options_without_effect
 from latebloom.engine.settings import Training
-from latebloom.errors import ConfigError, require, unknown
+from latebloom.errors import ConfigError, require, unknown, unreadable
 from latebloom.evaluation.result import CLAIM
 from latebloom.evaluation.settings import Evaluating
 from latebloom.fields import FIRST, check_fields
@@ -24,7 +24,7 @@ from latebloom.models import match
 from latebloom.models.settings import Model
 from latebloom.older_formats import migrate_run, older_forms
 from latebloom.plugins import imported, origins
-from latebloom.reading import parse_json, read_json_file
+from latebloom.reading import is_unreadable, parse_json, read_json_file
 from latebloom.tasks import Composite, Task
 from latebloom.validation import read_settings
 
@@ -284,6 +284,8 @@ def load_config(path: str | Path) -> RunConfig:
     except json.JSONDecodeError as error:
         raise ConfigError(f"config: {path} is not JSON (line {error.lineno}: {error.msg})") from None
     except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and is_unreadable(error):
+            raise unreadable(path, error) from None
         raise ConfigError(f"config: {path} cannot be read ({error})") from None
     names = [field.name for field in fields(RunConfig)]
     if isinstance(data, dict) and data and data.keys().isdisjoint(names):

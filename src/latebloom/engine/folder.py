@@ -98,7 +98,8 @@ class RunFolder:
         try:
             return load_config(self.config_file)
         except ConfigError as error:
-            raise ConfigError(f"{self.config_file}: {error}") from None
+            place = "" if str(self.config_file) in str(error) else f"{self.config_file}: "
+            raise ConfigError(f"{place}{error}") from None
 
     def require_same_settings(self, config: RunConfig) -> None:
         """Raise if the folder holds a run with other settings, and list them."""
