@@ -9,6 +9,7 @@ from typing import Any
 
 from latebloom.errors import CheckpointError
 from latebloom.evaluation.accuracy import Count
+from latebloom.fields import LARGEST_COUNT
 
 CLAIM = 3
 """The multiple of the training length at which the paper claims 90%."""
@@ -103,7 +104,7 @@ class Evaluation:
             "cliff": self.cliff,
             "cliff_tested": self.cliff_tested,
             "chance": self.chance_all,
-            "chance_of": self.chance,
+            "chance_of": dict(self.chance),
             "lengths": [
                 {
                     "length": count.length,
@@ -148,7 +149,7 @@ class Evaluation:
         ]
         whole = [self.training_length, *(one for count in self.counts for one in (count.length, count.sequences))]
         whole += [queries for count in self.counts for queries in count.queries.values()]
-        is_possible = all(isinstance(number, int) and number >= 1 for number in whole)
+        is_possible = all(isinstance(number, int) and 1 <= number <= LARGEST_COUNT for number in whole)
         is_possible &= all(isinstance(right, int) and 0 <= right <= total for right, total in totals)
         is_possible &= all(0 <= share <= 1 for share in (self.chance_all, *self.chance.values()))
         is_possible &= all(self.chance.keys() <= count.answers.keys() for count in self.counts)
