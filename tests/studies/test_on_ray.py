@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +14,14 @@ import pytest
 import torch
 from processes import trainer_of
 
-from latebloom import load_config, run
+from latebloom import load_config, plugins, run
 from latebloom.cli import main
 from latebloom.engine.checkpoint import latest_checkpoint
 from latebloom.engine.folder import RunFolder
 from latebloom.engine.loop import run_stacked
 from latebloom.engine.pause import Stop, paused_step
 from latebloom.errors import ConfigError, InterruptedRun
+from latebloom.layers.recurrence import Recurrence
 from latebloom.results.file import read_results
 from latebloom.studies import on_ray
 from latebloom.studies import ray_cluster as connecting
@@ -100,14 +102,42 @@ def test_runs_pause_are_forked_and_go_on(cluster, tiny, tmp_path, sharing):
         assert trained(tmp_path / name) == trained(tmp_path / "alone" / name)
 
 
-def test_a_run_that_fails_is_reported_with_its_log_and_the_others_finish(cluster, tiny, tmp_path, sharing):
+FAULTY = """
+from dataclasses import dataclass
+from typing import Literal
+
+from latebloom.layers.lstm import LSTM, LSTMLayer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faulty(LSTM):
+    name: Literal["faulty"] = "faulty"
+
+    def build(self, width):
+        return FaultyLayer(width)
+
+
+class FaultyLayer(LSTMLayer):
+    def forward(self, x, state=None, noise=None):
+        return self.weigths
+"""
+"""A recurrence with a mistake, which nobody foresees."""
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Iterator[Recurrence]:
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    plugins.load(str(tmp_path / "faulty.py"), "imports")
+    yield Recurrence.named("faulty")
+    del Recurrence.members["faulty"]
+
+
+def test_a_run_that_fails_is_reported_with_its_log_and_the_others_finish(cluster, tiny, faulty, tmp_path, sharing):
     (tmp_path / "unwritable" / "metrics.jsonl").mkdir(parents=True)
     (tmp_path / "unwritable" / "metrics.jsonl" / "a file").write_text("where a file should be, not a folder")
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "config.json").write_text(json.dumps(tiny.to_json()))
-    (tmp_path / "broken" / "environment.json").write_text('{"resumed": 5}')  # not a list, which nobody foresees
+    broken = replace(tiny, model=replace(tiny.model, recurrence=faulty))
     hot = replace(tiny.training, full=replace(tiny.training.full, learning_rate=1e30), clip=1e30)
-    configs = {"unwritable": tiny, "broken": tiny, "hot": replace(tiny, training=hot, delay=None), "good": tiny}
+    configs = {"unwritable": tiny, "broken": broken, "hot": replace(tiny, training=hot, delay=None), "good": tiny}
     seen = []
     failures = train_on_ray(configs, tmp_path, observe=lambda name, progress: seen.append((name, progress.phase)))
     assert set(failures) == {"unwritable", "broken", "hot"}
@@ -116,7 +146,7 @@ def test_a_run_that_fails_is_reported_with_its_log_and_the_others_finish(cluster
         in failures["unwritable"]
     )
     assert failures["broken"] == f"AttributeError, see {tmp_path / 'broken' / 'error.log'}"
-    assert "has no attribute 'append'" in (tmp_path / "broken" / "error.log").read_text()
+    assert "has no attribute 'weigths'" in (tmp_path / "broken" / "error.log").read_text()
     assert "not finite" in failures["hot"]
     assert {("broken", "failed"), ("hot", "failed"), ("good", "done")} <= set(seen)
     assert (tmp_path / "good" / "result.json").exists()
