@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,12 +123,12 @@ class FaultyLayer(LSTMLayer):
 """A recurrence with a mistake, which nobody foresees."""
 
 
-@pytest.fixture
-def faulty(tmp_path: Path) -> Iterator[Recurrence]:
-    (tmp_path / "faulty.py").write_text(FAULTY)
-    plugins.load(str(tmp_path / "faulty.py"), "imports")
-    yield Recurrence.named("faulty")
-    del Recurrence.members["faulty"]
+@pytest.fixture(scope="module")  # a worker of the cluster imports one file of this name
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Recurrence:
+    file = tmp_path_factory.mktemp("faulty") / "faulty.py"
+    file.write_text(FAULTY)
+    plugins.load(str(file), "imports")
+    return Recurrence.named("faulty")
 
 
 def test_a_run_that_fails_is_reported_with_its_log_and_the_others_finish(cluster, tiny, faulty, tmp_path, sharing):
