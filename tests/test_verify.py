@@ -259,7 +259,7 @@ def test_checkpoints_stay_if_a_damaged_environment_hides_which_they_are(folder, 
     assert len(list((folder / "checkpoints").iterdir())) == 2
 
 
-@pytest.mark.parametrize("words", [("evaluate",), ("probe",), ("train", "--out"), ("verify",), ("verify", "--repair")])
+@pytest.mark.parametrize("words", [("evaluate",), ("probe",), ("train", "--out")])
 def test_a_sound_run_of_a_language_model_is_not_called_damaged(words, tmp_path, capsys):
     for name in ("settings.json", "environment.json", "result.json"):
         (tmp_path / name).write_text("{}")

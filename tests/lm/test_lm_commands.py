@@ -134,10 +134,10 @@ def test_a_corpus_with_another_tokenizer_is_refused(trained, corpus, tmp_path):
 
 
 def test_a_pipe_in_the_place_of_a_tokenizer_is_refused_and_not_waited_for(trained, corpus, tmp_path, capsys):
-    folder = Path(shutil.copytree(trained, tmp_path / "run"))
-    (folder / "model" / "tokenizer.json").unlink(missing_ok=True)
-    os.mkfifo(folder / "model" / "tokenizer.json")
-    said = complaint(capsys, "lm", "evaluate", str(folder), "--data", str(corpus.folder))
+    folder = Path(shutil.copytree(trained / "model", tmp_path / "model"))
+    (folder / "tokenizer.json").unlink()
+    os.mkfifo(folder / "tokenizer.json")
+    said = complaint(capsys, "lm", "evaluate", str(folder), "--data", str(corpus.folder), "--context", "32")
     assert "tokenizer.json cannot be read" in said
     assert "it is a pipe, not a plain file" in said
 

@@ -18,10 +18,11 @@ from latebloom.cli import main
 from latebloom.engine import files
 from latebloom.errors import CheckpointError, ConfigError, DiskError, UnreadableError
 from latebloom.lm import trial
+from latebloom.lm.checkpoints import newest_checkpoint
 from latebloom.lm.corpus import Corpus
 from latebloom.lm.pace import Cost
 from latebloom.lm.prepare import prepare
-from latebloom.lm.train import newest_checkpoint, train
+from latebloom.lm.train import train
 
 CALLS = ("fsync", "write", "open", "replace", "mkdir", "unlink", "listdir")
 ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)

@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 from small_lm import small_training
 
 from latebloom.errors import ConfigError
+from latebloom.lm.checkpoints import CHECKPOINTS, newest_checkpoint
 from latebloom.lm.corpus import Corpus
-from latebloom.lm.train import CHECKPOINTS, Training, newest_checkpoint, train
+from latebloom.lm.train import Training, train
 
 TOLERANCE = 1e-6
 """The largest difference of a weight: sums of gradients are rounded in another order."""

@@ -1,4 +1,4 @@
-"""Check that runs, studies and results files are unchanged, and repair runs from their checkpoints."""
+"""Check that runs, studies, corpora and results files are unchanged, and repair runs from their checkpoints."""
 
 import sys
 from argparse import Namespace
@@ -18,6 +18,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> None:
     from rich.console import Console
 
+    from latebloom.engine.folder import is_language_run
     from latebloom.errors import ConfigError, LatebloomError, printable
     from latebloom.report.terminal import say
     from latebloom.results.verify import repair, verify
@@ -26,6 +27,13 @@ def run(options: Namespace) -> None:
         raise ConfigError(
             f"PATH: {options.path} does not exist; give the folder of a run or of a study, or a results file"
         )
+    if is_language_run(options.path):
+        from latebloom.lm.verify import verify
+
+        if options.repair:
+            raise ConfigError(
+                f"--repair: {options.path} is of a language model; the command that made it restores what it can"
+            )
     console = Console()
     found = list(verify(options.path))
     if options.repair:
@@ -45,7 +53,7 @@ def run(options: Namespace) -> None:
         for text in (*one.problems, *one.unreadable, *([f"note: {one.note}"] if one.note else [])):
             say(console, printable(f"{one.path}: {text}"))
     damaged, sound = sum(bool(one.problems) for one in found), sum(one.is_sound for one in found)
-    if damaged and not options.repair:
+    if damaged and not options.repair and not is_language_run(options.path):
         say(console, printable(f"Repair what can be repaired with: latebloom verify {options.path} --repair"))
     unread = len(found) - sound - damaged
     rest = f", {unread} could not be read" if unread else ""

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import TrainerCallback
 
 from latebloom.errors import NonFiniteLossError
+from latebloom.lm.seal import seal_checkpoint
 from latebloom.lm.work import Work
 
 
@@ -41,6 +44,16 @@ class Observer(TrainerCallback):
     def _advance(self, state: Any) -> None:
         self.work.advance(state.global_step - self.step)
         self.step = state.global_step
+
+
+class Seal(TrainerCallback):
+    """Writes the digests of each checkpoint, after all processes and other callbacks have written their files."""
+
+    def on_save(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.barrier()
+        if state.is_world_process_zero:
+            seal_checkpoint(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
 
 class HeldOutLog(TrainerCallback):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from latebloom.errors import ConfigError, LatebloomError
+from latebloom.errors import CheckpointError, ConfigError, LatebloomError
 from latebloom.fields import Count, at_least, check_fields
 from latebloom.integrations.load_model import RANDOM, load_model
 from latebloom.lm.corpus import Corpus, hash_file
@@ -17,6 +17,7 @@ from latebloom.lm.kinds import KINDS, TokenKinds
 from latebloom.lm.losses import LastTokens, last_losses
 from latebloom.lm.probes import Prober, TooShort
 from latebloom.lm.saved import read_saved
+from latebloom.lm.seal import damage_of_result
 from latebloom.lm.sizes import check_fit, longest_context
 from latebloom.lm.tokenizer import FILE, read_tokenizer
 from latebloom.lm.traces import KINDS as PROBES
@@ -82,6 +83,11 @@ def load_trained(path: Path) -> Trained:
         settings = read_saved(path / "settings.json")
         if not (path / "result.json").exists():
             raise ConfigError(f"model: the run in {path} is not finished; repeat its command to continue it")
+        if damaged := damage_of_result(path / "result.json"):
+            raise CheckpointError(
+                f"{path} is damaged: {damaged} is missing or was changed after training; repeat the command that "
+                "trained it, which restores it from the last checkpoint if there is one"
+            )
         folder = path / "model"
     file = folder / "config.json"
     if not file.is_file():

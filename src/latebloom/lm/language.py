@@ -135,6 +135,7 @@ class LanguageRun(OtherRun):
                 return
             corpus = self._corpus(study)
             result = train(self.settings(corpus), folder / "lm", work=_Told(self.training.steps, observe))
+            result = {name: value for name, value in result.items() if name not in ("digests", "digest")}
             tests = Evaluating(
                 context=self.training.length,
                 multiples=self.evaluation.multiples,

@@ -26,23 +26,37 @@ from latebloom.delay.undisturbed import reshard
 from latebloom.differences import describe_differences
 from latebloom.engine.environment import describe_environment
 from latebloom.engine.files import write_file, write_json
-from latebloom.errors import ConfigError, NonFiniteLossError, catch_write_errors, unreadable
+from latebloom.errors import (
+    ConfigError,
+    NonFiniteLossError,
+    catch_write_errors,
+)
 from latebloom.fields import Count, Positive, at_least, check_fields
+from latebloom.lm.checkpoints import (
+    CHECKPOINTS,
+    ENVIRONMENT,
+    RESULT,
+    SEALED,
+    is_first_process,
+    is_sealed,
+    newest_checkpoint,
+    reopen_if_damaged,
+    step_of,
+)
 from latebloom.lm.corpus import Corpus
 from latebloom.lm.extra import begin_folder, need_transformers
 from latebloom.lm.losses import LastTokens, last_losses
 from latebloom.lm.saved import read_saved
+from latebloom.lm.seal import seal_result
 from latebloom.lm.sizes import build_model
 from latebloom.lm.until import held_out_multiple, read_trigger
 from latebloom.lm.windows import TrainingWindows, scored_windows, stack, window_batch
 from latebloom.lm.work import Work
-from latebloom.reading import read_json_file
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, Trainer
 
-SETTINGS, RESULT, METRICS, CHECKPOINTS, MODEL = "settings.json", "result.json", "metrics.jsonl", "checkpoints", "model"
-ENVIRONMENT = "environment.json"
+SETTINGS, METRICS, MODEL = "settings.json", "metrics.jsonl", "model"
 HELD_OUT_DOCUMENTS = 16
 """Validation documents on which triggers measure the loss."""
 
@@ -127,7 +141,8 @@ def train(settings: Training, folder: Path, *, track: str | None = None, work: W
         raise ConfigError("shard: there is one process; start several with torchrun --nproc-per-node N -m latebloom")
     if (folder / RESULT).exists():
         _check_same(folder, settings)
-        return read_saved(folder / RESULT)
+        if not reopen_if_damaged(folder, settings.steps):
+            return read_saved(folder / RESULT)
     corpus = Corpus.load(Path(settings.corpus))
     trigger = settings.trigger()
     TrainingWindows(corpus.split("train"), settings.context)  # refuse before anything is written
@@ -138,7 +153,7 @@ def train(settings: Training, folder: Path, *, track: str | None = None, work: W
     hybrid = find_delayed(model, settings)[0] and not settings.without_attention
     with catch_write_errors(folder), _tracker_settings(folder, track):
         _begin(folder, settings, corpus, kernels)
-        resumed = newest_checkpoint(folder / CHECKPOINTS)
+        resumed = newest_checkpoint(folder / CHECKPOINTS, with_digests=is_sealed(folder))
         over = resumed if resumed is not None and step_of(resumed) >= settings.steps else None
         # Trainer leaves out weights of some families; in a hybrid that goes on, the callback restores them.
         if resumed is not None and (over is not None or not hybrid):
@@ -175,7 +190,7 @@ def _begin(folder: Path, settings: Training, corpus: Corpus, kernels: dict[str, 
     import transformers
 
     about = describe_environment(settings.seed, device) | {"transformers": transformers.__version__, "kernels": kernels}
-    write_json(folder / ENVIRONMENT, about)
+    write_json(folder / ENVIRONMENT, about | {SEALED: True})
     write_json(folder / SETTINGS, _described(settings, corpus))
 
 
@@ -193,30 +208,6 @@ def _check_same(folder: Path, settings: Training) -> None:
         raise ConfigError(f"out: {folder} was trained with other settings ({changed}); give a new folder")
 
 
-def is_first_process() -> bool:
-    """Return whether this is the first of the processes that torchrun or Accelerate has started, or the only one."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def newest_checkpoint(folder: Path) -> Path | None:
-    """Return the newest complete checkpoint, and remove incomplete ones. Trainer writes its state last."""
-    complete = []
-    for one in folder.glob("checkpoint-*"):
-        try:
-            read_json_file(one / "trainer_state.json", follow=True)
-            complete.append(one)
-        except (FileNotFoundError, ValueError):
-            if is_first_process():
-                shutil.rmtree(one, ignore_errors=True)
-        except OSError as error:  # it may be complete
-            raise unreadable(one, error) from None
-    return max(complete, key=step_of, default=None)
-
-
-def step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
-
-
 def build_trainer(
     model: "PreTrainedModel",
     settings: Training,
@@ -230,7 +221,7 @@ def build_trainer(
     from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
     from latebloom.integrations.transformers import DelayedAttentionCallback
-    from latebloom.lm.callbacks import HeldOutLog, Observer
+    from latebloom.lm.callbacks import HeldOutLog, Observer, Seal
     from latebloom.trackers.tracking import Tracker
 
     trigger, measure = settings.trigger(), HeldOutLoss(model, corpus, settings.context)
@@ -281,7 +272,7 @@ def build_trainer(
     if track is not None:
         Tracker.named(track, "track").check()
         callbacks += get_reporting_integration_callbacks([track])
-    callbacks.append(Observer(work or Work()))
+    callbacks += [Observer(work or Work()), Seal()]
     trainer = kind(
         model=model,
         args=args,
@@ -373,5 +364,7 @@ def _finish(
         **cost,
         "kernels": kernels,
     }
+    files = [folder / METRICS, *(file for file in (folder / MODEL).rglob("*") if file.is_file())]
+    result = seal_result(folder, result, files)
     write_json(folder / RESULT, result)
     return result

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from latebloom.engine.checkpoint import complete_checkpoints, load_checkpoint
 from latebloom.engine.files import remove_folder
-from latebloom.engine.folder import RunFolder, is_language_run, is_run
+from latebloom.engine.folder import RunFolder, is_run
 from latebloom.engine.loop import run
 from latebloom.engine.manifest import MANIFEST, damaged_files, manifest_digest
 from latebloom.engine.pause import pause_steps, read_pause
@@ -47,8 +47,6 @@ def verify(path: Path) -> Iterator[Verified]:
     runs = RunFolder(path).all_below()
     files = sorted(file for name in (RESULTS_FILE, TUNING_FILE) for file in path.rglob(name))
     if not runs and not files:
-        if is_language_run(path):
-            RunFolder(path).read_config()  # raises, with the command that reads it
         raise ResultsError(f"verify: {path} holds neither runs nor results")
     yield from map(_verify_run, runs)
     for file in files:
@@ -86,7 +84,7 @@ def repair(path: Path) -> str | None:
     return f"{path} was repaired from {whole[-1].name}"
 
 
-class _Refused:
+class Refused:
     """What was refused while a run or a file was checked."""
 
     def __init__(self) -> None:
@@ -109,7 +107,7 @@ class _Refused:
 def _verify_run(folder: RunFolder) -> Verified:
     if link := find_link(folder.path, levels=2):
         return Verified(folder.path, (link,))
-    found, is_finished = _Refused(), False
+    found, is_finished = Refused(), False
     with found.noted():
         is_finished = folder.is_finished
     with found.noted():
@@ -148,7 +146,7 @@ def _is_whole(checkpoint: Path, hashes: list[str]) -> bool:
 
 def _verify_file(path: Path, runs: Sequence[Path] | None) -> Verified:
     """Check a results file or one of a probe, and that it was made from these runs if they are known."""
-    found, note = _Refused(), ""
+    found, note = Refused(), ""
     with found.noted():
         if path.parent.name == PROBES or is_probe_file(path):
             read_probes([path])
