@@ -134,7 +134,9 @@ import json, os, sys
 root, words = os.path.realpath(sys.argv[1]), sys.argv[2:]
 import torch, transformers, safetensors.torch, polars, scipy.special, vl_convert, latebloom.study, latebloom.cli
 from latebloom.engine.environment import _commit
+from latebloom.report.vega import start_bundling
 _commit()  # it asks git
+start_bundling().result()  # a process of its own makes the scripts of a page
 found, on = [], [False]
 
 def watch(event, arguments):
@@ -179,6 +181,7 @@ def test_no_command_runs_unpickles_or_writes_elsewhere_what_hostile_files_ask_fo
         lines += [["report", name]] if name in of_report else []  # a report takes seconds, and reads no model
         lines += [["evaluate", name, "--lengths", "5"], ["inspect", name, "--no-horizon"]]
         lines += [["train", "--out", name], ["verify", name]]
+        lines += [["probe", name, "--what", "ablation", "--out", f"{name}-probes"]]
     (root / "model.parquet").write_bytes(bomb)
     (root / "hub").mkdir()
     config = {"model_type": "bert", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
@@ -188,6 +191,24 @@ def test_no_command_runs_unpickles_or_writes_elsewhere_what_hostile_files_ask_fo
     shutil.copytree(root / "hub", root / "index")
     weights = {"weight_map": {"embeddings.word_embeddings.weight": "pytorch_model.bin"}}
     (root / "index" / "model.safetensors.index.json").write_text(json.dumps(weights))
+    for name in ("study.json", "results.parquet", "tuning.parquet", "runs.json"):
+        folder = root / f"study-{name}"
+        shutil.copytree(finished, folder / "seed-0")
+        (folder / name).write_bytes(bomb)
+        lines += [["report", folder.name], ["verify", folder.name], ["probe", folder.name, "--what", "ablation"]]
+        lines += [["study", "timing", "--scale", "tiny", "--dry-run", "--out", folder.name]]
+    for name in ("settings.json", "environment.json", "result.json", "manifest.json", "model/config.json"):
+        folder = root / f"lm-{name.replace('/', '-')}"
+        (folder / "model").mkdir(parents=True)
+        for other in ("settings.json", "environment.json", "result.json"):
+            (folder / other).write_text("{}")
+        (folder / "model" / "config.json").write_text(json.dumps(config))
+        (folder / name).write_bytes(bomb)
+        lines += [["verify", folder.name], ["inspect", folder.name, "--no-horizon"]]
+        lines += [
+            ["lm", "evaluate", folder.name],
+            ["lm", "train", "--data", folder.name, "--out", f"{folder.name}-run"],
+        ]
     lines += [["report", "model.parquet"], ["verify", "model.parquet"], ["train", "--config", "model.parquet"]]
     lines += [["inspect", "hub"], ["inspect", "index"], ["inspect", "model.parquet"]]
     command = [sys.executable, "-c", WATCHED, str(root), json.dumps(lines)]
