@@ -76,6 +76,15 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_continues(
         train(settings, killed)
 
 
+@pytest.mark.filterwarnings("ignore:delay. Trainer left:UserWarning")
+def test_digests_that_leave_out_a_file_do_not_switch_the_check_off(settings: Training, finished: Path, killed: Path):
+    (killed / "checkpoints" / "checkpoint-8" / "digests.json").write_text("{}")
+    flip(killed / "checkpoints" / "checkpoint-8" / "optimizer.pt")
+    with pytest.warns(Note, match="checkpoint-8 is damaged: config.json is missing or was changed"):
+        train(settings, killed)
+    assert outcome(killed) == outcome(finished)
+
+
 @pytest.mark.parametrize("damage", [flip, halve, Path.unlink])
 @pytest.mark.parametrize("name", ["model/model.safetensors", "model/tokenizer.json", "metrics.jsonl"])
 def test_a_damaged_file_of_a_finished_run_is_refused_and_restored(

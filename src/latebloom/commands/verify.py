@@ -8,7 +8,9 @@ from latebloom.arguments import Parser, add_imports
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("path", type=Path, metavar="PATH", help="the folder of a run or of a study, or a results file")
+    parser.add_argument(
+        "path", type=Path, metavar="PATH", help="the folder of a run, study or corpus, or a results file"
+    )
     parser.add_argument(
         "--repair", action="store_true", help="rebuild files from the last checkpoint, and remove damaged checkpoints"
     )

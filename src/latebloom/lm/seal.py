@@ -51,8 +51,11 @@ def seal_checkpoint(folder: Path) -> None:
 
 
 def check_checkpoint(folder: Path) -> None:
-    """Raise if a file of a checkpoint is missing or was changed."""
-    if (name := changed_file(folder, read_saved(folder / DIGESTS))) is not None:
+    """Raise if a file of a checkpoint is missing or was changed, or has no digest."""
+    digests = read_saved(folder / DIGESTS)
+    files = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
+    name = next(iter(sorted(files - digests.keys() - {DIGESTS})), None) or changed_file(folder, digests)
+    if name is not None:
         raise DamagedCheckpointError(f"{folder} is damaged: {name} is missing or was changed after it was written")
 
 

@@ -26,11 +26,7 @@ from latebloom.delay.undisturbed import reshard
 from latebloom.differences import describe_differences
 from latebloom.engine.environment import describe_environment
 from latebloom.engine.files import write_file, write_json
-from latebloom.errors import (
-    ConfigError,
-    NonFiniteLossError,
-    catch_write_errors,
-)
+from latebloom.errors import ConfigError, NonFiniteLossError, catch_write_errors
 from latebloom.fields import Count, Positive, at_least, check_fields
 from latebloom.lm.checkpoints import (
     CHECKPOINTS,
