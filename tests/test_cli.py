@@ -230,7 +230,10 @@ def test_bad_lengths_are_refused(trained, lengths, sentence):
         (["train", "--recipee", "x"], "latebloom train has no --recipee; did you mean --recipe?"),
         (["train", "--seed", "x"], "--seed: 'x' is not possible; it must be a whole number"),
         (["evaluate"], "the following arguments are required: RUN"),
-        (["study", "paper", "--scale", "tny"], "--scale: invalid choice: 'tny' (choose from 'tiny', 'paper', 'large')"),
+        (
+            ["study", "paper", "--scale", "tny"],
+            "--scale: invalid choice: 'tny' (choose from 'tiny', 'small', 'paper', 'large')",
+        ),
         (["trainn"], f"there is no command 'trainn'; did you mean train? commands: {', '.join(COMMANDS)}"),
         ([], f"give a command: {', '.join(COMMANDS)} (see latebloom --help)"),
         (["--hlp"], "latebloom has no --hlp; did you mean --help?"),

@@ -177,8 +177,8 @@ def forget_module(module: str) -> None:
         del family_of(member).members[member.name]
 
 
-def define(family: type[Component], name: str) -> Callable[[F], F]:
-    """Register a function as a member without settings whose `build` calls it; a decorator."""
+def define(family: type[Component], name: str, **attributes: object) -> Callable[[F], F]:
+    """Register a function as a member without settings whose `build` calls it, with class attributes; a decorator."""
 
     def register(function: F) -> F:
         body = {
@@ -189,6 +189,7 @@ def define(family: type[Component], name: str) -> Callable[[F], F]:
             "name": name,
             "function": staticmethod(function),
             "build": lambda self, *arguments: function(*arguments),
+            **attributes,
         }
         dataclass(frozen=True, kw_only=True)(type(function.__name__, (family,), body))
         return function

@@ -237,8 +237,8 @@ def list_all(console: Console, name: str | None = None) -> None:
         studies = {chosen.name: chosen}
     rows = []
     for title, study in studies.items():
-        plans = [plan_of(study, scale) for scale in SCALES]
-        runs = (str(plan.run_count + plan.tuning_count) for plan in plans)
+        plans = (plan_of(study, scale) if scale in study.scales else None for scale in SCALES)
+        runs = (str(plan.run_count + plan.tuning_count) if plan else "-" for plan in plans)
         rows.append((title, (study.__doc__ or "").strip().partition("\n")[0], *runs))
     head = ("study", "question", *(f"runs, {scale}" for scale in SCALES))
     print_table(console, text_table("", head, rows, names=2))

@@ -338,10 +338,13 @@ def test_arms_of_runs_in_different_folders_are_told_apart(trained, tmp_path):
 
 def test_the_study_records_gradients_in_every_run():
     from latebloom.studies.find import find_study, plan_of
-    from latebloom.studies.plan import SCALES
 
-    for scale in SCALES:
-        plan = plan_of(find_study("mechanism"), scale)
+    study = find_study("mechanism")
+    assert "small" in study.scales
+    for scale in study.scales:
+        plan = plan_of(study, scale)
+        assert min(plan.seeds) == 5_000
+        assert min(plan.tuning[0].seeds) == 1_000
         assert {(arm.task, arm.name) for arm in plan.arms} == {
             (task, name) for task in ("composite", "modular_sum") for name in ("joint", "dat")
         }

@@ -7,7 +7,7 @@ import pytest
 from latebloom.errors import ConfigError
 from latebloom.results.settings import comparable
 from latebloom.studies.find import find_study, plan_of
-from latebloom.studies.plan import SCALES, Arm, Plan
+from latebloom.studies.plan import Arm, Plan
 
 FILE = """
 from dataclasses import replace
@@ -24,7 +24,7 @@ def mine(scale):
 @pytest.mark.parametrize("name", ["paper", "timing", "holding", "capability"])
 def test_the_named_studies_are_whole_at_every_scale(name):
     study = find_study(name)
-    for scale in SCALES:
+    for scale in study.scales:
         plan = plan_of(study, scale)
         assert len(plan.arms) >= 7
         for arm in plan.arms:  # every tested length can be made: a configuration refuses one that cannot
@@ -32,8 +32,9 @@ def test_the_named_studies_are_whole_at_every_scale(name):
 
 
 def test_the_paper_tunes_every_arm_of_a_task_on_one_grid():
-    for scale in SCALES:
-        plan = plan_of(find_study("paper"), scale)
+    study = find_study("paper")
+    for scale in study.scales:
+        plan = plan_of(study, scale)
         for task in {arm.task for arm in plan.arms}:
             arms = {arm.name: arm for arm in plan.arms if arm.task == task}
             late = {"joint (asked late)"} if task == "composite" else set()  # what is asked late takes two answers
@@ -153,6 +154,11 @@ def test_a_mistake_is_found_where_it_is_also_in_a_file_that_is_named_from_here(t
     (tmp_path / "own.py").write_text("import latebloom\nimport theirs\ntheirs.Phase(mien=1)")
     with pytest.raises(ConfigError, match=r"own.py, line 3: TypeError: Phase"):
         find_study("own.py")
+
+
+def test_a_scale_that_a_study_does_not_have_is_answered_with_those_that_it_has():
+    with pytest.raises(ConfigError, match=r"^study timing: there is no scale small; choices: tiny, paper, large$"):
+        plan_of(find_study("timing"), "small")
 
 
 def test_unknown_names_are_answered_with_the_choices(tmp_path):

@@ -10,7 +10,7 @@ from latebloom.delay.triggers import Moment, Trigger
 from latebloom.errors import ConfigError
 from latebloom.probes.probe import Probe
 from latebloom.recipes import Recipe
-from latebloom.studies.plan import SCALES, Study
+from latebloom.studies.plan import Study
 from latebloom.trackers import Tracker
 
 STEPS = 1000
@@ -52,8 +52,8 @@ def _survives(config: RunConfig) -> bool:
 
 @checks(Study)
 def builds_at_every_scale(study: Study) -> None:
-    """it has a plan at every scale, whose configurations survive JSON"""
-    for scale in SCALES:
+    """it has a plan at each of its scales, whose configurations survive JSON"""
+    for scale in study.scales:
         for arm in study.build(scale).arms:
             require(
                 _survives(arm.config),

@@ -13,9 +13,10 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--list", action="store_true", help="show the named studies, or the given one, with their size")
     parser.add_argument(
         "--scale",
-        choices=("tiny", "paper", "large"),
+        choices=("tiny", "small", "paper", "large"),
         default="paper",
-        help="seeds and steps: tiny takes minutes on two cores, paper and large need a GPU (default: paper)",
+        help="seeds and steps: tiny takes minutes on two cores, small (not of every study) an hour or two; paper and "
+        "large need a GPU (default: paper)",
     )
     parser.add_argument("--seeds", type=integer, metavar="N", help="number of seeds, instead of the scale's")
     add_out(parser, "folder of the study (default: studies/NAME-SCALE)")

@@ -19,7 +19,7 @@ from latebloom.studies import (  # noqa: F401 (the named studies, which register
     sharpness,
     timing,
 )
-from latebloom.studies.plan import SCALES, Plan, Scale, Study
+from latebloom.studies.plan import Plan, Scale, Study
 
 APART = ("latebloom.lm.study",)
 """Modules of named studies that import this package, and so cannot be imported at its top."""
@@ -61,8 +61,8 @@ def studies_in(file: Path) -> dict[str, Study]:
 
 def plan_of(study: Study, scale: Scale) -> Plan:
     """Return the plan of a study at a scale; an error in its function becomes one sentence."""
-    if scale not in SCALES:
-        raise unknown("scale", scale, SCALES)
+    if scale not in study.scales:
+        raise ConfigError(f"study {study.name}: there is no scale {scale}; choices: {', '.join(study.scales)}")
     try:
         plan = study.build(scale)
     except Exception as error:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from latebloom.components import Component, define
 from latebloom.config import OtherRun, RunConfig
@@ -21,8 +21,9 @@ from latebloom.errors import ConfigError, require, unknown
 from latebloom.results.stated import Hypothesis, Stated
 from latebloom.studies.arm import Arm, Axis, Round
 
-Scale = Literal["tiny", "paper", "large"]
+Scale = Literal["tiny", "small", "paper", "large"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
+WITHOUT_SMALL: tuple[Scale, ...] = ("tiny", "paper", "large")
 __all__ = ["SCALES", "SPEED", "Arm", "Axis", "Plan", "Round", "Scale", "Stage", "Study", "describe_cost", "study"]
 
 SPEED = 9_500.0
@@ -324,7 +325,9 @@ class Stage:
 
 
 class Study(Component, ABC):
-    """A named plan, for each scale."""
+    """A named plan, for each of its scales."""
+
+    scales: ClassVar[tuple[Scale, ...]] = WITHOUT_SMALL
 
     @abstractmethod
     def build(self, scale: Scale) -> Plan:
@@ -334,6 +337,6 @@ class Study(Component, ABC):
 Function = Callable[[Scale], Plan]
 
 
-def study(name: str) -> Callable[[Function], Function]:
-    """Register a function as a study; a decorator."""
-    return define(Study, name)
+def study(name: str, scales: tuple[Scale, ...] = WITHOUT_SMALL) -> Callable[[Function], Function]:
+    """Register a function as a study with these scales; a decorator."""
+    return define(Study, name, scales=scales)

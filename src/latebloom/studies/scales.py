@@ -37,13 +37,18 @@ class Size:
     sequences: int
 
 
-TO_THREE, TO_SIXTEEN = (1, 2, 3), (0.4, 1, 1.2, 1.4, 2, 3, 4, 6, 8, 16)
+TO_THREE, TO_EIGHT, TO_SIXTEEN = (1, 2, 3), (1, 2, 3, 4, 8), (0.4, 1, 1.2, 1.4, 2, 3, 4, 6, 8, 16)
 """Tested lengths, in training lengths."""
 
 SIZES: dict[Scale, Size] = {
     "tiny": Size(
         seeds=2, tuning_seeds=1, second_round=1, steps=60, width=16, batch=16,
         rates=(6e-3,), noise=0.3, multiples=TO_THREE, sequences=64,
+    ),
+    # The demo's model and steps. The studies that have this scale say which of their arms and tasks it leaves out.
+    "small": Size(
+        seeds=10, tuning_seeds=2, second_round=0, steps=1_800, width=64, batch=64,
+        rates=(3e-3, 6e-3, 1.2e-2), noise=0.1, multiples=TO_EIGHT, sequences=512,
     ),
     "paper": Size(
         seeds=20, tuning_seeds=2, second_round=4, steps=20_000, width=64, batch=64,
@@ -156,6 +161,11 @@ def base_config(size: Size, task: Task, model: Model | None = None) -> RunConfig
 def composite(**settings: Any) -> Composite:
     """Return the composite task with enough keys for sixteen times the training length."""
     return replace(Composite(keys=256), **settings)
+
+
+def small_composite(**settings: Any) -> Composite:
+    """Return the composite task as the demo has it, with enough keys for eight times the training length."""
+    return replace(Composite(modulus=5, keys=128, values=32), **settings)
 
 
 def as_large_as(model: Model, reference: Model, task: Task, multiple_of: int = 4) -> Model:
