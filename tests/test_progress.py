@@ -306,6 +306,17 @@ def test_the_log_of_a_run_has_a_line_for_each_phase_and_tenth_with_the_time_left
     assert all("left" in line for line in lines()[1:])
 
 
+def test_the_log_of_a_long_study_has_a_line_at_least_every_five_minutes(log, clock, of):
+    """A tenth of a long study can be an hour."""
+    bar, lines = log
+    bar.expect(of(RUNS), None)
+    for step in range(5):
+        clock[0] += 200.0
+        bar.show(RUNS[0], at_step(step))
+    seen = [line.partition("step ")[2].split()[0] for line in lines() if "step " in line]
+    assert seen == ["1", "3"]
+
+
 @pytest.mark.parametrize(("width", "loss"), [(44, False), (80, True), (120, True)])
 def test_the_line_of_a_run_leaves_out_what_does_not_fit(width, loss, of):
     written = StringIO()

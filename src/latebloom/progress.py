@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 SECONDS_BETWEEN_DRAWINGS = 0.1
 SHARE_OF_DRAWING = 0.05
 """Of the time of this process, at most: with ten thousand runs a drawing takes a fiftieth of a second."""
+SECONDS_BETWEEN_LINES = 300
+"""Where there is no terminal, at most, while runs report: a tenth of a long study can be an hour."""
 MANY = 100
 """Of more runs, not every end of a run is drawn at once."""
 FEW = 4
@@ -95,7 +97,8 @@ class RunProgress:
     """One bar for all runs: how many are done, running and failed, and about how much time is left.
 
     A few runs have a line each, with loss and held-out accuracy; of many, the two best arms are shown. Where there is
-    no terminal, the same is written as a line at each tenth of the work. Use as a context manager.
+    no terminal, the same is written as a line at each tenth of the work, and every five minutes. Use as a context
+    manager.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -116,6 +119,8 @@ class RunProgress:
         self._bar = self._bars.add_task("", total=None, stand="starting")
         self._logged: set[object] = set()
         self._began, self._drawn = time.monotonic(), 0.0
+        self._written = self._began
+        """When the last line was written to a log."""
         self._last, self._left, self._cost = "", 0, 0.0
         """The run that reported since the last drawing, how many are not over, and the seconds of a drawing."""
 
@@ -185,12 +190,15 @@ class RunProgress:
         work = sum(run.size for run in parts) + sum(self.stage.later) + self.stage.going_on
         share = sum(run.size * run.share for run in parts) / max(1, work)
         self._bars.update(self._bar, description=runs, total=float(total), completed=total * share, stand=stand)
-        # The log has a line where a stage begins, at each tenth of the work, and at the end. Of a few runs it has one
-        # for each phase, and none before the first report, so that an early error stands alone.
+        # The log has a line where a stage begins, at each tenth of the work, after some minutes without one, and at the
+        # end. Of a few runs it has one for each phase, and none before the first report, so that an early error stands
+        # alone.
         tenth = 11 if over == total else int(10 * share)
         news = {*range(tenth + 1), *((name, seen.phase) for name, seen in told.items() if is_few)}
-        if not self.console.is_terminal and news - self._logged and (last or not is_few):
+        is_late = time.monotonic() - self._written > SECONDS_BETWEEN_LINES
+        if not self.console.is_terminal and (news - self._logged or is_late) and (last or not is_few):
             self._logged |= news
+            self._written = time.monotonic()
             self.console.print(f"{runs}: {', '.join((stand, *self._bars.lines))}", highlight=False, soft_wrap=True)
         self._cost = time.perf_counter() - began
 
