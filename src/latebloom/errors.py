@@ -3,6 +3,8 @@
 import errno
 import os
 import re
+import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -51,6 +53,18 @@ class InterruptedRun(LatebloomError):  # noqa: N818 (an interruption is not an e
 
 class Note(UserWarning):
     """A warning for the user of a command, who sees its sentence alone."""
+
+
+LIBRARIES = {"latebloom", "torch", "transformers", "accelerate", "lightning", "peft", "copy", "pickle", "contextlib"}
+"""What may stand between a user's line and a warning of this package."""
+
+
+def warn_user(text: str) -> None:
+    """Warn at the nearest caller that is not a library, so that the warning shows a line of the user's."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in LIBRARIES:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
 
 
 def unreadable(file: Path, error: OSError) -> UnreadableError:

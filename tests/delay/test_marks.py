@@ -175,8 +175,10 @@ def test_a_resume_warns_if_the_state_of_the_delay_is_not_loaded(saved: int, orde
         resumed.load_state_dict(weights)
     its_optimizer.load_state_dict(moments)
     if not with_state:
-        with pytest.warns(UserWarning, match=f"of step {saved} of a delay, and this delay is at step 0; to continue"):
+        told = f"of step {saved} of a delay, and this delay is at step 0; to continue"
+        with pytest.warns(UserWarning, match=told) as found:
             train(resumed, its_optimizer, 1)
+        assert Path(found[0].filename).is_relative_to(Path(__file__).parent)  # a line of the user's, not of torch
         train(resumed, its_optimizer, 1)  # it has been said
         return
     resumed_delay.load_state_dict(state)

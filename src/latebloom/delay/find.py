@@ -1,6 +1,5 @@
 """The attention of a model that is to be held back, and the reasons to refuse a model."""
 
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +13,7 @@ from latebloom.delay.libraries import libraries_of
 from latebloom.delay.observe import Attention, Observation, is_block, observe
 from latebloom.delay.record import is_inside
 from latebloom.delay.undisturbed import undisturbed
-from latebloom.errors import ConfigError, first_line, unknown
+from latebloom.errors import ConfigError, first_line, unknown, warn_user
 
 Where = Callable[[str, nn.Module], bool] | Sequence[str]
 """The modules to hold back instead of those found: a predicate on (name, module), or the names themselves."""
@@ -101,7 +100,7 @@ class Found:
         for word, reason in self.refusals:
             if word not in allow:
                 raise ConfigError(f"delay: {reason}")
-            warnings.warn(f"delay: {reason}", stacklevel=4)
+            warn_user(f"delay: {reason}")
 
 
 def find_attention(

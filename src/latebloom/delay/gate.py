@@ -5,7 +5,6 @@ copies of a model (`copy.deepcopy`, the averaged model of an EMA) share its gate
 keeps the value that it was saved with. Every `state_dict` holds the gate in its metadata, see `delay.marks`.
 """
 
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple, TypedDict
 from uuid import uuid4
@@ -15,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from latebloom.delay.structure import map_leaves, map_tensors, tensors_of
+from latebloom.errors import warn_user
 
 MARK = "latebloom"
 """The name of the gate in the metadata of a `state_dict`."""
@@ -57,10 +57,9 @@ class Gate:
 
 def _load_gate(value: float, step: int = 0) -> Gate:
     if value < 1.0:
-        warnings.warn(
+        warn_user(
             "this model was saved while its attention was held back, so it runs without attention, as it was trained; "
-            "latebloom.enable_attention(model) enables it",
-            stacklevel=2,
+            "latebloom.enable_attention(model) enables it"
         )
     return Gate(value, step=step)
 

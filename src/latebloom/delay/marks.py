@@ -11,7 +11,6 @@ file wraps `nn.Module.load_state_dict`, once. The wrapper removes the entry, loa
 the gate of the model.
 """
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from latebloom.delay.gate import MARK, Gate, Mark, gated_in
-from latebloom.errors import ConfigError
+from latebloom.errors import ConfigError, warn_user
 
 delayed: WeakSet[nn.Module] = WeakSet()
 """Models that have a delay."""
@@ -68,7 +67,7 @@ def take_loaded(model: nn.Module) -> Mark | None:
     return marks[-1] if marks else None
 
 
-def note_loading(model: nn.Module, mark: Mark, stacklevel: int = 2) -> None:
+def note_loading(model: nn.Module, mark: Mark) -> None:
     """Warn if a model does not run as its weights were trained.
 
     A delay that has not begun is often given its state after the weights are loaded, so it is asked at its first step.
@@ -84,7 +83,7 @@ def note_loading(model: nn.Module, mark: Mark, stacklevel: int = 2) -> None:
     values = {float(gate.value) for gate in gates} or {1.0}
     text = warning_of(mark)
     if text and values != {mark["gate"]} and not any(one in awaiting for one in model.modules()):
-        warnings.warn(text, stacklevel=stacklevel + 1)
+        warn_user(text)
 
 
 def check_no_delay(model: nn.Module) -> None:
@@ -98,10 +97,9 @@ def check_step(gate: Gate) -> None:
     """Warn at a step of a delay if weights of another delay were loaded without its state."""
     loaded, gate.loaded = gate.loaded, None
     if loaded is not None and loaded["delay"] != gate.delay and loaded["step"] != gate.step:
-        warnings.warn(
+        warn_user(
             f"delay: the weights that were loaded are of step {loaded['step']} of a delay, and this delay is at step "
-            f"{gate.step}; to continue that one, load its state too, with delay.load_state_dict(state)",
-            stacklevel=3,
+            f"{gate.step}; to continue that one, load its state too, with delay.load_state_dict(state)"
         )
 
 
@@ -130,7 +128,7 @@ def _wrap_loading() -> None:
         if mark is None:
             _loaded.pop(self, None)
         else:
-            note_loading(self, mark, stacklevel=2)
+            note_loading(self, mark)
         return result
 
     load_state_dict.__doc__ = original.__doc__

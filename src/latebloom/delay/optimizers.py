@@ -1,13 +1,12 @@
 """What a delay needs from optimizers: their steps, and the state that they keep for attention's parameters."""
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from latebloom.errors import ConfigError
+from latebloom.errors import ConfigError, warn_user
 
 Optimizer = torch.optim.Optimizer
 Optimizers = Optimizer | Sequence[Optimizer]
@@ -225,10 +224,9 @@ class DelayedOptimizers:
             self._since_complete = 0
             complete()
         elif self._since_complete == PATIENCE:
-            warnings.warn(
+            warn_user(
                 f"delay: {type(self.listed[slowest]).__name__} holds parameters of attention and has not stepped in "
-                f"{PATIENCE} steps of other optimizers, so the delay does not advance",
-                stacklevel=2,
+                f"{PATIENCE} steps of other optimizers, so the delay does not advance"
             )
 
     def forget_attention(self) -> None:

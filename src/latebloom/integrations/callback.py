@@ -1,6 +1,5 @@
 """The base of the callbacks for different trainers."""
 
-import warnings
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -14,7 +13,7 @@ from latebloom.delay.marks import awaiting
 from latebloom.delay.optimizers import Optimizers
 from latebloom.delay.policy import Hold
 from latebloom.delay.triggers import Trigger
-from latebloom.errors import ConfigError
+from latebloom.errors import ConfigError, warn_user
 
 
 class DelayCallback:
@@ -61,7 +60,4 @@ class DelayCallback:
         if self.delay is not None and not self.delay.attention_held:
             self.delay.remove()
         elif self.delay is not None:
-            warnings.warn(
-                "delay: training ended before attention was enabled; it is still left out and was never trained",
-                stacklevel=3,
-            )
+            warn_user("delay: training ended before attention was enabled; it is still left out and was never trained")

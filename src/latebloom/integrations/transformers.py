@@ -8,7 +8,6 @@ reporter that should show them after this one: `callbacks=[DelayedAttentionCallb
 """
 
 import json
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from transformers.trainer_callback import ExportableState
 
 from latebloom.delay.marks import awaiting, entry_for
 from latebloom.delay.triggers import AtTokens, WhenPlateau
-from latebloom.errors import ConfigError
+from latebloom.errors import ConfigError, warn_user
 from latebloom.integrations.callback import DelayCallback
 from latebloom.integrations.weights import checksums, restore_weights
 
@@ -90,10 +89,9 @@ class DelayedAttentionCallback(DelayCallback, TrainerCallback, ExportableState):
         if self.delay is None or best is None or switch is None or best >= switch:
             self._end()
             return
-        warnings.warn(
+        warn_user(
             f"delay: the best model is of step {best}, before attention was enabled at step {switch}; attention is "
-            "left out again, because it was not trained in this model",
-            stacklevel=2,
+            "left out again, because it was not trained in this model"
         )
         self.delay.load_state_dict({**self.delay.state_dict(), "switch_step": None, "switch_reason": None})
 

@@ -8,7 +8,6 @@ files, and `from_pretrained` converts it back. Trainer does not: it reads a chec
 So a checkpoint holds a checksum of every weight. After a resume, the weights that differ are read by `from_pretrained`.
 """
 
-import warnings
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from latebloom.errors import ConfigError
+from latebloom.errors import ConfigError, warn_user
 
 
 def checksums(weights: Mapping[str, Tensor]) -> dict[str, str]:
@@ -51,10 +50,9 @@ def restore_weights(model: torch.nn.Module, saved: Mapping[str, str], folder: Pa
             with torch.no_grad():
                 for name, weight in found.items():
                     weights[name].copy_(weight)
-            warnings.warn(
+            warn_user(
                 f"delay: Trainer left {len(differing)} weights as they were ({names}), because the checkpoint has them "
-                f"under other names; they were restored from {folder}",
-                stacklevel=3,
+                f"under other names; they were restored from {folder}"
             )
             return
     raise ConfigError(
