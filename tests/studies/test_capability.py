@@ -28,6 +28,20 @@ def test_every_recurrence_has_as_many_choices_and_a_prediction():
     assert all(arm.config.test_lengths == [25 * multiple for multiple in MULTIPLES] for arm in plan.arms)
 
 
+def test_the_scale_for_two_cores_has_two_of_the_tasks_and_the_same_choices():
+    plan = plan_of(find_study("capability"), "small")
+    paper = {(arm.task, arm.name): arm for arm in plan_of(find_study("capability"), "paper").arms}
+    assert {arm.task for arm in plan.arms} == {"sum mod 2", "S3"}
+    for arm in plan.arms:
+        other = paper[arm.task, arm.name]
+        assert (arm.config.task, arm.config.model) == (other.config.task, other.config.model)
+        assert {one.training.full.learning_rate for one in arm.choices} == {
+            one.training.full.learning_rate for one in other.choices
+        }
+        assert len(set(arm.choices)) == 6
+    assert min(plan.seeds) == 5_000
+
+
 def test_it_costs_what_its_docstring_says():
     plan = plan_of(find_study("capability"), "paper")
     tuning = [replace(one, seed=seed) for arm in plan.arms for one in arm.choices for seed in plan.tuning_seeds]

@@ -8,6 +8,8 @@ initialization; it has 9 to 18 runs, which are too few to fill a GPU, so its ste
 estimate for an H200 is 25 minutes: 14 for 660,000 steps of about 590 launches each, at 2 microseconds for a launch in a
 CUDA graph, and 11 to capture 24 lengths and to test. So more seeds and rates are almost free, and more steps and
 initializations are not. Easier tasks therefore have fewer steps.
+
+Scale `small` has two of the tasks, with fewer steps for S3, and three seeds; its tuning stops the worse settings early.
 """
 
 from collections.abc import Sequence
@@ -16,8 +18,17 @@ from itertools import product
 from typing import Any
 
 from latebloom.models.settings import Recurrence, lstm
-from latebloom.studies.plan import Arm, Plan, Scale, study
-from latebloom.studies.scales import FIRST_TUNING_SEED, MANY_ARMS, Size, at_rate, base_config
+from latebloom.studies.plan import SCALES, Arm, Plan, Scale, study
+from latebloom.studies.scales import (
+    FIRST_TUNING_SEED,
+    MANY_ARMS,
+    Size,
+    at_rate,
+    base_config,
+    fresh_seeds,
+    halving,
+)
+from latebloom.studies.scales import SIZES as ALL
 from latebloom.tasks import ModularSum, Recall, Task, WordProblem
 
 TASKS: dict[str, tuple[Task, int]] = {
@@ -80,28 +91,35 @@ RATES, MORE_RATES = (1e-3, 3e-3, 1e-2), (1e-3, 2e-3, 3e-3, 6e-3, 1e-2, 2e-2)
 MULTIPLES = (1, 4, 16)
 SIZES: dict[Scale, Size] = {
     "tiny": replace(MANY_ARMS["tiny"], rates=(3e-3,), steps=20, multiples=MULTIPLES),
+    "small": replace(
+        ALL["small"], seeds=3, tuning_seeds=1, steps=1_500, rates=RATES, multiples=MULTIPLES, sequences=512
+    ),
     "paper": replace(MANY_ARMS["paper"], tuning_seeds=3, rates=RATES, multiples=MULTIPLES, sequences=512),
     "large": replace(MANY_ARMS["large"], tuning_seeds=3, rates=RATES, multiples=MULTIPLES),
 }
+TASKS_AT: dict[Scale, Sequence[str]] = {"tiny": ("sum mod 2", "recall"), "small": ("sum mod 2", "S3")}
+"""Of a smaller scale, its tasks; their steps are those of its size."""
+ROUNDS = {0.33: 2}
+"""At scale `small`, the share of the steps after which the two best settings of each arm go on."""
 LONGER = 4
 """At scale `large`, how many times the steps of scale `paper`."""
-FIRST_SEED = 5_000
-"""No setting was chosen on these seeds."""
 
 
-@study("capability")
+@study("capability", SCALES)
 def capability(scale: Scale) -> Plan:
     """Each recurrence alone, tuned with its initialization: sums modulo 2 and 10, S3, S5 by swaps, recall."""
     size = SIZES[scale]
     arms: list[Arm] = []
     for group, (task, steps) in TASKS.items():
-        if scale != "tiny":
+        if scale not in TASKS_AT:
             size = replace(size, steps=steps * (LONGER if scale == "large" else 1))
-        elif group not in ("sum mod 2", "recall"):
+        elif group not in TASKS_AT[scale]:
             continue
         arms += [_arm(size, scale, group, task, name) for name in FORMS]
+    if scale == "small":
+        return Plan(arms, fresh_seeds(size.seeds), rounds=halving(size, ROUNDS))
     tuning = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + size.tuning_seeds)
-    return Plan(arms, range(FIRST_SEED, FIRST_SEED + size.seeds), tuning_seeds=tuning)
+    return Plan(arms, fresh_seeds(size.seeds), tuning_seeds=tuning)
 
 
 def _arm(size: Size, scale: Scale, group: str, task: Task, name: str) -> Arm:
