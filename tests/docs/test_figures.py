@@ -14,6 +14,7 @@ from latebloom.config import config_from
 from latebloom.recipes import Recipe, recipe
 from latebloom.results.file import read_results
 from latebloom.studies.find import find_study, known_studies, plan_of
+from latebloom.studies.mechanism import MATCHED
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,6 +87,23 @@ def test_the_runs_in_the_results_are_those_that_the_study_plans(name):
         arm = arms[record.task, record.arm]
         trained = config_from(json.loads(record.config))
         assert trained in [replace(config, seed=record.seed) for config in arm.choices or (arm.config,)], record.name
+
+
+def test_the_study_of_mechanisms_has_the_settings_that_paper_chose_and_an_arm_that_differs_in_the_delay_alone():
+    records = read_results([ROOT / "results" / "paper.parquet"])
+    arms = plan_of(find_study("mechanism"), "paper").arms
+    for task in ("composite", "modular_sum"):
+        runs = {arm.name: arm.config for arm in arms if arm.task == task}
+        for name in ("joint", "dat"):
+            published = next(run for run in records if (run.task, run.arm, run.seed) == (task, name, 0))
+            unprobed = replace(runs[name], training=replace(runs[name].training, probe_every=0))
+            assert replace(unprobed, seed=0) == config_from(json.loads(published.config))
+        joint, matched = runs["joint"], runs[MATCHED]
+        assert matched.delay is not None
+        assert not matched.delay.withhold
+        assert replace(matched, delay=None, training=joint.training) == joint
+        # One schedule through both phases, as in joint training, which has one phase.
+        assert replace(matched.training, restart=joint.training.restart) == joint.training
 
 
 def test_the_study_of_the_demo_has_the_arms_of_its_results():
