@@ -24,7 +24,8 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> None
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
 
 
-def test_without_a_gpu_fla_is_hidden(installed):
+def test_without_a_gpu_fla_is_hidden(installed, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert kernels.choose_kernels("olmo_hybrid") == {"recurrence": "torch; fla is not used: there is no GPU"}
     with pytest.raises(ImportError):
         import fla  # pyright: ignore[reportMissingImports] # noqa: F401

@@ -3,7 +3,6 @@
 Shapes: S models, P parameters of a model in one row, R roles.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
@@ -16,6 +15,7 @@ from latebloom.engine.backend import LARGEST, Backend, parameters_by_role, proje
 from latebloom.engine.checkpoint import Tensors
 from latebloom.engine.settings import Training
 from latebloom.evaluation.accuracy import apply_to_each
+from latebloom.layers.lstm.operation import ignore_copied_weights
 from latebloom.models.sequence_model import SequenceModel
 
 
@@ -28,10 +28,7 @@ class Stacked(Backend):
         rows = [torch.cat([model.get_parameter(name).detach().flatten() for name in shapes]) for model in models]
         self.template, self.roles, self.training = models[0].to(device), list(by_role), training
         if device.type == "cuda":
-            # cuDNN trains widths that the fused LSTM does not take. It copies the weights on every call because they
-            # are slices of the stack; its warning is not actionable. The filter stays, because one around each call
-            # would make Python repeat other warnings.
-            warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+            ignore_copied_weights()
         sizes = [sum(p.numel() for p in parameters.values()) for parameters in by_role.values()]
         self.ends = tuple(accumulate(sizes))
         """The columns of `flat` at which the roles end."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from latebloom.evaluation.accuracy import STACK_FACTOR, TOKENS_AT_ONCE, apply_to_each, apply_to_one, evaluating
+from latebloom.layers.lstm.operation import ignore_copied_weights
 from latebloom.models.block import Residual
 from latebloom.probes.subject import Subject
 from latebloom.tasks.task import Batch, Split, Task
@@ -42,6 +43,8 @@ class Stack:
             for other in self.subjects[1:]:
                 if not can_share_stack(self.first, other):
                     raise ValueError("these subjects cannot be probed at once")
+            if self.device.type == "cuda":
+                ignore_copied_weights()
             rows = [dict(subject.model.named_parameters()) for subject in self.subjects]
             self.parameters = {
                 name: torch.stack([row[name].detach() for row in rows]).requires_grad_() for name in self.parameters

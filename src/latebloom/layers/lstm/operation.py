@@ -3,6 +3,7 @@
 Shapes: S stacked models, B sequences, T tokens, D width. Gates are in torch's order: input, forget, cell, output.
 """
 
+import warnings
 from typing import Any, NamedTuple
 
 import torch
@@ -81,6 +82,15 @@ def _stacked(x: Tensor, *rest: Any) -> Outcome:
 
 
 _lstm = stackable(_single, _stacked)
+
+
+def ignore_copied_weights() -> None:
+    """Ignore cuDNN's warning that it copies the weights on every call.
+
+    It trains stacked models of widths that the fused LSTM does not take, and their weights are slices of the stack. The
+    filter stays, because one around each call would make Python repeat other warnings.
+    """
+    warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
 
 
 def uses_fused_kernel(x: Tensor) -> bool:

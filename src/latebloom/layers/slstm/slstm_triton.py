@@ -192,9 +192,10 @@ def forward(
     kept = tuple(outputs.new_empty(outputs.shape if keep else 0) for _ in range(3))
     last = tuple(part.clone() for part in state[1:])  # the kernel overwrites the first state with the last
     settings = _tiling(size, precision)
+    # Multiplications and additions are not contracted, because the compiler does so differently with and without KEEP.
     _forward_kernel[(triton.cdiv(batch, settings["ROWS"]), models * heads)](
         gates, recurrent, state[0], *last, noise, outputs, *kept, batch, tokens, recurrent.stride(0), HEADS=heads,
-        NOISY=noise is not None, KEEP=keep, PRECISION=precision, **settings,
+        NOISY=noise is not None, KEEP=keep, PRECISION=precision, enable_fp_fusion=False, **settings,
     )  # fmt: skip
     return outputs, last, kept
 
