@@ -4,9 +4,9 @@ python docs/fill.py            write the values, draw the pictures, make results
 python docs/fill.py --check    fail if a page, a picture or the report does not agree with results/ (a test does this)
 
 A value stands between marks, <!-- = EXPRESSION -->VALUE<!-- / -->; the expression uses the names of docs/values.py,
-api_tables.py, component_tables.py, language_tables.py, model_tables.py and performance_tables.py. A line must not begin
-with such a mark, because Markdown would take the whole line for HTML. Percentages, counts of seeds and differences
-outside marks are refused, unless they are settings.
+api_tables.py, component_tables.py, language_tables.py, mechanism_tables.py, model_tables.py and performance_tables.py.
+A line must not begin with such a mark, because Markdown would take the whole line for HTML. Percentages, counts of
+seeds and differences outside marks are refused, unless they are settings.
 """
 
 import re
@@ -19,6 +19,7 @@ from pathlib import Path
 import api_tables
 import component_tables
 import language_tables
+import mechanism_tables
 import model_tables
 import performance_tables
 import values
@@ -30,7 +31,9 @@ from latebloom.report.panel import panels
 from latebloom.report.study import read_sections, study_page
 
 ROOT = Path(__file__).parent.parent
-MODULES = (api_tables, component_tables, language_tables, model_tables, performance_tables, values)
+MODULES = (
+    api_tables, component_tables, language_tables, mechanism_tables, model_tables, performance_tables, values,
+)  # fmt: skip
 NAMES = {name: value for module in MODULES for name, value in vars(module).items()}
 MARK = re.compile(r"<!-- = (.+?) -->(.*?)<!-- / -->", re.DOTALL)
 FIGURE = re.compile(r"\d+(?:\.\d+)?%|\b\d+ of (?:the )?\d+\b|[+−-]\d+(?:\.\d+)? points|\bp (?:of |= ?)?0?\.\d+")
@@ -50,6 +53,9 @@ PICTURES: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
 }
 """The name of the figure in the report, the files that it is drawn from, and its arms if not all."""
 MADE = {ROOT / "docs" / "images" / f"{name}.svg": sources for name, (_, sources, _) in PICTURES.items()}
+MADE |= {
+    ROOT / "docs" / "images" / f"{name}.svg": ("mechanism", "mechanism-probes/*") for name in mechanism_tables.CHARTS
+}
 MADE[ROOT / "results" / "report.html"] = ("paper", "timing", "holding", "paper-tuning")
 """The pictures and the report, with the files that each is made from."""
 
@@ -81,12 +87,15 @@ def mistakes(page: Path) -> Iterator[str]:
 
 def stamp(sources: tuple[str, ...]) -> str:
     """Return a line that ties a picture or the report to the results it was made from."""
-    found = [next((ROOT / "results").glob(f"{source}.[pj]*")).read_bytes() for source in sources]
+    files = [file for source in sources for file in sorted((ROOT / "results").glob(f"{source}.[pj]*"))]
+    found = [file.read_bytes() for file in files]
     return f"<!-- made from results {sha256(b''.join(found)).hexdigest()} -->\n"
 
 
 def draw(name: str) -> str:
     """Return a picture of the report, with the arms in plain words."""
+    if name in mechanism_tables.CHARTS:
+        return as_svg(mechanism_tables.CHARTS[name]())
     figure, sources, arms = PICTURES[name]
     shown = {arm: text for text, arm in arms.items()}
     runs = [(f"{source}/{run.arm}", run) for source in sources for run in values.records(source)]

@@ -189,7 +189,8 @@ def made(study: str) -> str:
     runs = read_results([ROOT / "results" / f"{study}.parquet"])
     ((machine, versions, commit),) = {(run.machine, run.versions, run.commit) for run in runs}
     command = f"`latebloom study {study} --scale paper`"
-    return f"{len(runs)} runs of {command}: {machine}, {versions}, commit {(commit or '')[:7]}."
+    changed = " with uncommitted changes" * (commit or "").endswith("+")
+    return f"{len(runs)} runs of {command}: {machine}, {versions}, commit {(commit or '')[:7]}{changed}."
 
 
 # Tables

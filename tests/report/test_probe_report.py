@@ -21,10 +21,11 @@ from latebloom.probes.interference import GradientInterference
 from latebloom.probes.probe import Probe
 from latebloom.probes.sharpness import Sharpness
 from latebloom.probes.table import Table
-from latebloom.report.mechanisms import FEW, MARGIN, RULE, decide, verdicts
+from latebloom.report.mechanisms import FEW, MARGIN, RULE, compared_arms, decide, verdicts
+from latebloom.report.page import Page
 from latebloom.report.probe_charts import draw
 from latebloom.report.probe_page import probe_sections, write_page
-from latebloom.report.probe_section import measured_once
+from latebloom.report.probe_section import add_probe_section, measured_once, probe_section
 from latebloom.report.study import read_sections
 from latebloom.report.tables import MISSING
 from latebloom.results.find_runs import find_runs
@@ -119,6 +120,22 @@ def test_a_verdict_says_which_runs_it_is_on():
     alone = verdicts({"ablation": [ablation("delayed", s, 1.0) for s in range(2)]}, "sum")[0]
     assert alone.word == "refuted"
     assert alone.sentences[-1] == "The verdict is on the loss in delayed runs, in 2 seeds."
+
+
+def test_joint_training_is_compared_with_each_delayed_arm():
+    seeds = range(6)
+    tables = {
+        "ablation": [ablation("joint", s, 0.2 + s / 100) for s in seeds]
+        + [ablation("delayed", s, 1.0) for s in seeds]
+        + [replace(ablation("delayed", s, 0.25 + s / 100), arm="plain") for s in seeds],
+    }
+    assert compared_arms(tables) == [{"joint": "joint", "delayed": arm} for arm in ("delayed", "plain")]
+    section = probe_section(tables, [Probe.named("ablation")], "sum")
+    assert section.verdicts[0].word == "confirmed"
+    assert [verdict.word for verdict in section.others["plain"]] == ["refuted", "undecided", "undecided"]
+    page = Page("p")
+    add_probe_section(page, "p", section)
+    assert "<summary>The same with plain: refuted, undecided, undecided</summary>" in page.html()
 
 
 def test_the_docs_state_the_rule_of_the_code():

@@ -51,7 +51,7 @@ def run(options: Namespace) -> None:
     from latebloom.progress import probe_with_bar
     from latebloom.reading import find_link
     from latebloom.report.probe_page import probe_sections, write_page
-    from latebloom.report.terminal import say
+    from latebloom.report.terminal import say, show_verdicts
     from latebloom.results.find_runs import find_runs
     from latebloom.results.probes import FOLDER
 
@@ -78,8 +78,7 @@ def run(options: Namespace) -> None:
         page = write_page(sections, results, out)
     for (study, task), section in sections.items():
         say(console, f"{study}, {task}:")
-        for verdict in section.verdicts:
-            say(console, str(verdict))
+        show_verdicts(console, section)
     for reasons in results.skipped.values():
         for reason, runs in reasons.items():
             say(console, f"Not measured in {len(runs)} of {len(found)} runs: {reason}.")

@@ -44,19 +44,22 @@ class Verdict:
         return f"{self.mechanism}: {self.word}. {' '.join(self.sentences)}"
 
 
-def compared_arms(tables: Tables) -> dict[str, str]:
-    """Return the arms that verdicts are about: the first with joint training, and the first with a delay."""
-    arms: dict[str, str] = {}
+def compared_arms(tables: Tables) -> list[dict[str, str]]:
+    """Return the arms that verdicts are about: the first with joint training, with each that has a delay."""
+    arms: dict[str, list[str]] = {"joint": [], "delayed": []}
     for runs in tables.values():
         for run in runs:
-            arms.setdefault(run.training, run.arm)
-    return {kind: arms[kind] for kind in ("joint", "delayed") if kind in arms}
+            if run.arm not in arms[run.training]:
+                arms[run.training].append(run.arm)
+    joint = {"joint": arms["joint"][0]} if arms["joint"] else {}
+    return [joint | {"delayed": arm} for arm in arms["delayed"]] or [joint]
 
 
-def verdicts(tables: Tables, state_answer: str | None) -> list[Verdict]:
-    """Return the verdict on each mechanism, given the tables of one task's runs by probe; see `compared_arms`."""
-    arms = compared_arms(tables)
-    tables = {name: [run for run in runs if arms[run.training] == run.arm] for name, runs in tables.items()}
+def verdicts(tables: Tables, state_answer: str | None, arms: Mapping[str, str] | None = None) -> list[Verdict]:
+    """Return the verdict on each mechanism, given the tables of one task's runs by probe; `arms` are one of
+    `compared_arms`, by default the first."""
+    names = (compared_arms(tables)[0] if arms is None else arms).values()
+    tables = {name: [run for run in runs if run.arm in names] for name, runs in tables.items()}
     return [_shortcut(tables, state_answer), _gradients(tables, state_answer), _dilution(tables)]
 
 

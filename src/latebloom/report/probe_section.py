@@ -51,6 +51,8 @@ class ProbeSection:
     arms: Mapping[str, str]
     """The arms that the verdicts are about: joint training and delayed attention."""
     verdicts: Sequence[Verdict]
+    others: Mapping[str, Sequence[Verdict]]
+    """The verdicts about the same joint training and each further arm with a delay."""
     drawn: Sequence[Drawn]
 
     def pictures(self, stem: str) -> dict[str, Spec]:
@@ -70,7 +72,9 @@ def probe_section(tables: Tables, probes: Sequence[Probe], state_answer: str | N
     arms = list(dict.fromkeys(run.arm for run in runs))
     seeds = {arm: len({run.seed for run in runs if run.arm == arm}) for arm in arms}
     drawn = [_draw(probe, found, arms) for probe in probes if (found := tables.get(probe.name))]
-    return ProbeSection(seeds, compared_arms(tables), verdicts(tables, state_answer), drawn)
+    first, *more = compared_arms(tables)
+    others = {pair["delayed"]: verdicts(tables, state_answer, pair) for pair in more}
+    return ProbeSection(seeds, first, verdicts(tables, state_answer, first), others, drawn)
 
 
 def _draw(probe: Probe, runs: Sequence[Probed], arms: Sequence[str]) -> Drawn:
@@ -108,6 +112,10 @@ def add_probe_section(page: Page, stem: str, section: ProbeSection) -> None:
     for verdict in section.verdicts:
         page.add(f"<h3>{escape(verdict.mechanism)}: {verdict.word}</h3>")
         page.text(" ".join(verdict.sentences), "seen")
+    for arm, found in section.others.items():
+        with page.fold(f"The same with {arm}: {', '.join(verdict.word for verdict in found)}"):
+            for verdict in found:
+                page.text(str(verdict))
     for drawn in section.drawn:
         _add_probe(page, f"{stem}-{drawn.probe.name}", drawn)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -9,6 +10,9 @@ from rich.text import Text
 from latebloom.evaluation.result import CLAIM, Evaluation
 from latebloom.report.page import Section
 from latebloom.report.tables import print_table
+
+if TYPE_CHECKING:
+    from latebloom.report.probe_section import ProbeSection
 
 PLAIN = str.maketrans("─│┌┐└┘├┤┬┴┼", "-|:::::::::")
 """Frames and rules in ASCII; no character of MARKS is among them."""
@@ -74,5 +78,13 @@ def show_sections(console: Console, sections: Sequence[Section]) -> None:
                 say(console, sentence)
         print_table(console, section.tables.get("loss", section.tables["accuracy"]))
         say(console, f"{section.headline} {section.caveats}\n")
-        for verdict in () if section.probed is None else section.probed.verdicts:
-            say(console, f"{verdict}\n")
+        if section.probed is not None:
+            show_verdicts(console, section.probed)
+
+
+def show_verdicts(console: Console, probed: "ProbeSection") -> None:
+    """Print the verdicts on the paper's mechanisms, and the words of those about further arms."""
+    for verdict in probed.verdicts:
+        say(console, f"{verdict}\n")
+    for arm, found in probed.others.items():
+        say(console, f"The same mechanisms with {arm}: {', '.join(verdict.word for verdict in found)}.\n")

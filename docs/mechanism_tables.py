@@ -1,0 +1,266 @@
+"""Compute the tables and draw the charts of docs/results/mechanism.md; docs/fill.py writes them."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from statistics import fmean
+from typing import Any
+
+from scipy.stats import spearmanr
+from values import (
+    FAR,
+    ROOT,
+    accuracies,
+    at,
+    by_seed,
+    evaluations,
+    exact,
+    interval,
+    label,
+    p_value,
+    records,
+    seeds,
+    table,
+)
+
+from latebloom.probes.ablation import ATTENTION_OFF, INTACT
+from latebloom.probes.sharpness import best_head_weights, majority_lost
+from latebloom.probes.table import Chart, Table
+from latebloom.report.charts import Spec, by_run, layer, layered, legend_of, nominal, quantity
+from latebloom.report.compared import comparisons
+from latebloom.report.figures import all_figures
+from latebloom.report.hypotheses import judge, overall
+from latebloom.report.mechanisms import Verdict
+from latebloom.report.page import Section
+from latebloom.report.panel import panels
+from latebloom.report.probe_charts import draw as draw_probe
+from latebloom.report.probe_section import ProbeSection
+from latebloom.report.statistics import mean_interval
+from latebloom.report.study import read_sections
+from latebloom.results.probes import Probed, read_probes
+from latebloom.studies.find import find_study, plan_of
+from latebloom.studies.mechanism import MATCHED
+
+STUDY = "mechanism"
+ARMS = ("joint", "dat", MATCHED)
+TASKS = {"composite": "sum and recall", "modular_sum": "sum alone"}
+"""The tasks of the study, and their names on the page."""
+CHANGES = (INTACT, ATTENTION_OFF, "values of another sequence", "state reset")
+"""The ablations in the table."""
+
+
+def arm(task: str, name: str) -> str:
+    return f"{STUDY}:{task}/{name}"
+
+
+@cache
+def _sections() -> dict[str, Section]:
+    found = read_sections([ROOT / "results" / f"{STUDY}.parquet", ROOT / "results" / f"{STUDY}-probes"])
+    return {section.panel.task: section for section in found}
+
+
+def _probed(task: str) -> ProbeSection:
+    probed = _sections()[task].probed
+    assert probed is not None
+    return probed
+
+
+@cache
+def _tables(probe: str) -> list[Probed]:
+    return read_probes([ROOT / "results" / f"{STUDY}-probes" / f"{probe}.parquet"])[probe]
+
+
+def _runs(probe: str, task: str) -> list[Probed]:
+    return [run for run in _tables(probe) if run.task == task]
+
+
+# Tables and figures
+
+
+def sums(task: str) -> str:
+    """Return the accuracy of the sum of every arm by length."""
+    return accuracies([arm(task, name) for name in ARMS], (1, 3, 8, FAR), "sum")
+
+
+def exact_seeds(task: str, name: str) -> str:
+    """Count the exact seeds of an arm."""
+    return seeds(arm(task, name), exact)
+
+
+def _verdicts(task: str, name: str) -> list[Verdict]:
+    probed = _probed(task)
+    return list(probed.verdicts if name == probed.arms["delayed"] else probed.others[name])
+
+
+def mechanisms() -> str:
+    """Return the verdict on each of the paper's mechanisms, by task and arm with a delay."""
+    columns = [(task, name) for task in TASKS for name in ARMS[1:]]
+    found = [_verdicts(*column) for column in columns]
+    rows = [
+        "|".join([verdicts[0].mechanism.partition(" (")[0], *(one.word for one in verdicts)])
+        for verdicts in zip(*found, strict=True)
+    ]
+    return table("|".join(["", *(f"{TASKS[task]}: {label(arm(task, name))}" for task, name in columns)]), rows)
+
+
+def hypotheses() -> str:
+    """Return each hypothesis of the study with its verdict and what was seen."""
+    panels = [section.panel for section in _sections().values()]
+    return "\n".join(
+        f"- **{overall(judged)}**: {one.claim} Refuted if {one.refuted_if} Seen: {'; '.join(j.seen for j in judged)}."
+        for one, judged in judge(plan_of(find_study(STUDY), "paper").hypotheses, panels)
+    )
+
+
+def _accuracy(run: Probed, change: str, answer: str, length: int = 25) -> float:
+    (found,) = run.table.values("accuracy", change=change, answer=answer, length=length)
+    return found
+
+
+def ablated(task: str, answer: str) -> str:
+    """Return the accuracy of an answer at the training length after each change, by arm."""
+    rows = []
+    for name in ARMS:
+        runs = [run for run in _runs("ablation", task) if run.arm == name]
+        cells = (interval(mean_interval(_accuracy(run, change, answer) for run in runs)) for change in CHANGES)
+        rows.append("|".join([label(arm(task, name)), *cells]))
+    return table("|".join(["", *CHANGES]), rows)
+
+
+def _reliance(task: str) -> list[tuple[float, float]]:
+    """Return for each seed of joint training the sum's accuracy without attention at 1x, and intact at 16x."""
+    off = {run.seed: _accuracy(run, ATTENTION_OFF, "sum") for run in _runs("ablation", task) if run.arm == "joint"}
+    far = by_seed(arm(task, "joint"), FAR, "sum")
+    return [(off[seed], far[seed]) for seed in sorted(off)]
+
+
+def rank_correlation(task: str) -> str:
+    """Return Spearman's correlation of both, with its p."""
+    off, far = zip(*_reliance(task), strict=True)
+    found: Any = spearmanr(off, far)
+    return f"{found.statistic:.2f}, p {p_value(found.pvalue)}"
+
+
+def counted(task: str, relies: bool, fails: bool | None = None) -> int:
+    """Count the seeds of joint training whose sum loses two points or more without attention, or whose does not; if
+    `fails` is given, those of them whose sum is below 50% at 16x, or those that are above."""
+    found = [far < 0.5 for off, far in _reliance(task) if (off < 0.98) == relies]
+    return len(found) if fails is None else found.count(fails)
+
+
+def raised(task: str, name: str, column: str) -> str:
+    """Return the share of measurements, while attention takes part, in which a step along a gradient raises the loss of
+    the recurrence alone at twice the training length: the mean over seeds."""
+    shares = []
+    for run in _runs("interference", task):
+        if run.arm == name:
+            rows = [row for row in run.table.records(part="total") if row["attention"] and row[column] is not None]
+            shares.append(fmean(row[column] < 0 for row in rows))
+    return f"{fmean(shares):.0%}"
+
+
+def _best_head(run: Probed) -> list[tuple[int, float]]:
+    best = majority_lost(run.table)
+    return [] if best is None else list(best_head_weights(run.table, *best[:2]))
+
+
+def weight(name: str, multiple: float) -> str:
+    """Return the best head's weight on the requested item: the mean over the seeds of the composite task."""
+    runs = (run for run in _runs("sharpness", "composite") if run.arm == name)
+    return f"{fmean(dict(_best_head(run))[round(25 * multiple)] for run in runs):.0%}"
+
+
+def state_read(task: str, name: str, length: int = 200) -> str:
+    """Return how well a linear classifier reads the state from the best layer: the mean over seeds."""
+    runs = (run for run in _runs("state", task) if run.arm == name)
+    return (
+        f"{fmean(run.table.values('accuracy', feature='best', control='none', length=length)[0] for run in runs):.0%}"
+    )
+
+
+def recall(name: str) -> str:
+    return f"{fmean(at(run, FAR, 'recall') for run in evaluations(arm('composite', name)).values()):.1%}"
+
+
+# Charts
+
+
+def _named(runs: Iterable[Probed]) -> list[Probed]:
+    order = [label(arm("composite", name)) for name in ARMS]
+    return sorted(
+        (replace(run, arm=label(arm(run.task, run.arm))) for run in runs), key=lambda run: order.index(run.arm)
+    )
+
+
+def _drawn(chart: Chart, runs: list[Probed]) -> Spec:
+    ((_, spec),) = draw_probe(chart, runs, list(dict.fromkeys(run.arm for run in runs)))
+    return spec
+
+
+def accuracy_chart() -> Spec:
+    """Draw the accuracy of the sum alone by length."""
+    names = {name: label(arm("modular_sum", name)) for name in ARMS}
+    runs = [
+        replace(run, arm=names[run.arm], against=tuple(names[other] for other in run.against))
+        for run in records(f"{STUDY}:modular_sum")
+    ]
+    (panel,) = panels(runs)
+    chart = next(one.chart for one in all_figures(panel, *comparisons([panel])) if one.name == "accuracy")
+    return chart | {"title": "Sum alone, trained up to length 25"}
+
+
+def gradients_chart() -> Spec:
+    from latebloom.probes.interference import GradientInterference
+
+    return _drawn(GradientInterference.chart, _named(_runs("interference", "composite")))
+
+
+def state_chart() -> Spec:
+    from latebloom.probes.state import State
+
+    return _drawn(State.chart, _named(_runs("state", "composite")))
+
+
+def sharpness_chart() -> Spec:
+    columns = _tables("sharpness")[0].table.columns
+    runs = []
+    for run in _named(_runs("sharpness", "composite")):
+        rows = [
+            {"length": n, "right": w, "layer": 0, "head": 0, "entropy": 0.0, "largest": 0.0, "sequences": 1}
+            for n, w in _best_head(run)
+        ]
+        runs.append(replace(run, table=Table.of(columns, rows)))
+    chart = Chart(
+        kind="lines", title="Weight of the best head on the requested item", x="length", value="right",
+        value_title="weight", bounds=(0.0, 1.0), log=True,
+    )  # fmt: skip
+    return _drawn(chart, runs)
+
+
+def reliance_chart() -> Spec:
+    """Draw each seed of joint training: the sum's accuracy without attention at 1x, and intact at 16x."""
+    points = [{"run": TASKS[task], "x": off, "y": far} for task in reversed(TASKS) for off, far in _reliance(task)]
+    names = [TASKS[task] for task in reversed(TASKS)]
+    legend = legend_of(names, symbolSize=130)
+    scale = {"domain": [0, 1]}
+    place = {
+        "x": quantity(
+            "x", title="accuracy of the sum at 1x with attention switched off", scale=scale, axis={"format": "%"}
+        ),
+        "y": quantity("y", title="accuracy of the sum at 16x", scale=scale, axis={"format": "%"}),
+        "color": by_run(names, legend),
+        "shape": by_run(names, legend, ("circle", "square")),
+        "tooltip": [nominal("run"), quantity("x", format=".1%"), quantity("y", format=".1%")],
+    }
+    mark = {"type": "point", "filled": True, "size": 70, "opacity": 0.75}
+    return layered([layer(mark, place)], points, "Joint training: one point for each seed", height=260)
+
+
+CHARTS = {
+    "mechanism-accuracy": accuracy_chart,
+    "mechanism-reliance": reliance_chart,
+    "mechanism-gradients": gradients_chart,
+    "mechanism-state": state_chart,
+    "mechanism-sharpness": sharpness_chart,
+}
+"""The pictures of the page that the report does not have in this form, by the names of their files."""
