@@ -15,9 +15,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from latebloom.bench import arms
 from latebloom.bench.arms import check_peers, textbook, textbook_trainer
 from latebloom.bench.cpu import start_worker, take_turn
+from latebloom.bench.kernels import measure_kernels, read_kernels
 from latebloom.bench.measure import LENGTH, Arm, bench_config, product_peak, step_operations, take_turns
 from latebloom.bench.recurrences import bench_recurrences
-from latebloom.bench.report import gpu_table, recurrences_table
+from latebloom.bench.report import gpu_table, kernel_rows, recurrences_table
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import ConfigError
 from latebloom.layers.recurrence import Recurrence
@@ -109,7 +110,10 @@ def test_the_command_writes_every_figure_of_a_cpu(tmp_path):
         (["--seconds", "0"], "seconds: 0.0"),
         (["--out", "/nowhere/x.json"], "out: /nowhere/x.json"),
         (["--steps", "1"], "steps: 1"),
-        (["--recurrences", "--growth"], "recurrences: they are timed alone; leave out --growth"),
+        (["--kernels", "--peers"], "kernels: they are measured alone; leave out --peers"),
+        (["--kernels", "--device", "cpu"], "kernels: they are those of a GPU, and the device is a CPU"),
+        (["--kernels", "lstn"], "kernels: 'lstn' is not known; did you mean 'lstm'"),
+        (["--recurrences", "--growth"], "recurrences: they are measured alone; leave out --growth"),
     ],
 )
 def test_a_mistake_is_one_sentence(words, said):
@@ -170,3 +174,35 @@ def test_peers_that_are_not_there_are_named(monkeypatch):
     monkeypatch.setattr(arms, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"none is installed; choices: JAX \(pip install 'latebloom\[peers\]'\)"):
         check_peers()
+
+
+PROFILED = """==PROF== Connected to process 1
+"ID","Process ID","Kernel Name","dram__bytes_read.sum","dram__bytes_write.sum","gpu__time_duration.sum"
+"","","","byte","byte","ns"
+"0","1","_forward_kernel","1,000,000","2,000","10,000"
+"1","1","void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int, T1)","64","64","500"
+"2","1","_forward_kernel","3,000,000","0","30,000"
+"""
+
+
+def test_launches_of_a_kernel_are_added_up_and_the_slowest_stands_first():
+    lstm, add = read_kernels(PROFILED.splitlines())
+    expected = {"name": "_forward_kernel", "launches": 2, "read": 4_000_000, "written": 2_000}
+    assert lstm == expected | {"seconds": pytest.approx(4e-5)}
+    assert add["name"] == "vectorized_elementwise_kernel: CUDAFunctor_add"
+    report = {"copy_bytes_per_second": 1e12, "kernels": [lstm, add]}
+    assert kernel_rows(report, most=1) == [
+        ("_forward_kernel", "2", "0.040", "4", "10%"),
+        ("1 others", "1", "0.001", "0", "0%"),
+        ("all", "3", "0.041", "4", "10%"),
+    ]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="takes a GPU")
+def test_the_kernels_of_a_step_are_measured():
+    pytest.importorskip("triton")
+    report = measure_kernels(2, "gru", "tf32")
+    assert report["copy_bytes_per_second"] > 1e11
+    assert "_gru_forward_kernel" in [one["name"] for one in report["kernels"]]
+    assert all(one["launches"] > 0 and one["seconds"] > 0 for one in report["kernels"])

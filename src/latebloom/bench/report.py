@@ -10,11 +10,14 @@ from rich.table import Table
 from latebloom.bench.arms import check_peers
 from latebloom.bench.cpu import bench_cpu
 from latebloom.bench.gpu import bench_gpu, hundred_seeds
+from latebloom.bench.kernels import measure_kernels
 from latebloom.bench.measure import bench_config
-from latebloom.bench.recurrences import bench_recurrences
+from latebloom.bench.recurrences import RUNS, bench_recurrences
 from latebloom.engine.environment import choose_device, describe_environment
 from latebloom.engine.files import write_json
+from latebloom.errors import ConfigError
 from latebloom.layers.precision import Precision
+from latebloom.layers.recurrence import Recurrence
 from latebloom.studies.local import usable_cores
 
 
@@ -57,6 +60,43 @@ def run_recurrences(out: Path, *, device: str | None, mode: Precision, seconds: 
         report |= bench_recurrences(bench_config(precision=mode), chosen, seconds=seconds, tell=status.update)
     write_json(out, report)
     Console().print(recurrences_table(report))
+
+
+def run_kernels(out: Path, recurrence: str, *, device: str | None, mode: Precision) -> None:
+    """Measure the kernels of a step of stacked runs."""
+    Recurrence.find(recurrence, "kernels")
+    if choose_device(device).type != "cuda":
+        raise ConfigError("kernels: they are those of a GPU, and the device is a CPU")
+    report: dict[str, Any] = {"environment": describe_environment(0, "cuda"), "precision": mode}
+    with Console(stderr=True).status("profiling a step, kernel by kernel"):
+        report |= measure_kernels(RUNS, recurrence, mode)
+    write_json(out, report)
+    Console().print(kernels_table(report))
+
+
+def kernels_table(report: dict[str, Any], most: int = 30) -> Table:
+    title = f"{report['environment']['accelerator']}, {report['runs']} stacked runs, {report['recurrence']}"
+    table = _table(title, "launches", "ms", "MB", "of bandwidth")
+    rows = kernel_rows(report, most)
+    for name, *cells in rows:
+        table.add_row(name, *cells)
+    return table
+
+
+def kernel_rows(report: dict[str, Any], most: int) -> list[tuple[str, str, str, str, str]]:
+    """Return a row for each of the slowest kernels, one for the others together, and one for all."""
+    kernels = report["kernels"]
+    groups = {one["name"]: [one] for one in kernels[:most]}
+    if kernels[most:]:
+        groups[f"{len(kernels) - most} others"] = kernels[most:]
+    rows = []
+    for name, group in {**groups, "all": kernels}.items():
+        seconds = sum(one["seconds"] for one in group)
+        moved = sum(one["read"] + one["written"] for one in group)
+        share = moved / seconds / report["copy_bytes_per_second"]
+        launches = sum(one["launches"] for one in group)
+        rows.append((name, f"{launches:,}", f"{1e3 * seconds:.3f}", f"{moved / 1e6:,.0f}", f"{share:.0%}"))
+    return rows
 
 
 def recurrences_table(report: dict[str, Any]) -> Table:

@@ -27,20 +27,31 @@ def add_arguments(parser: Parser) -> None:
         action="store_true",
         help="only the time of a training step with each recurrence, relative to the LSTM's",
     )
+    add(
+        "--kernels",
+        nargs="?",
+        const="lstm",
+        metavar="RECURRENCE",
+        help="GPU: only the kernels of a step of 64 stacked runs: time and bytes, counted by ncu (default: lstm)",
+    )
 
 
 def run(options: Namespace) -> None:
-    from latebloom.bench.report import run_bench, run_recurrences
+    from latebloom.bench.report import run_bench, run_kernels, run_recurrences
 
     require(options.seconds > 0, "seconds", options.seconds, "above 0")
     require(options.steps >= 10, "steps", options.steps, "10 or more")
     if options.out.is_dir() or not options.out.parent.is_dir():
         raise ConfigError(f"out: {options.out} is not a file that could be written")
+    for name in ("recurrences", "kernels"):
+        for other in ("growth", "hundred_seeds", "peers", "recurrences"):
+            if getattr(options, name) and other != name and getattr(options, other):
+                raise ConfigError(f"{name}: they are measured alone; leave out --{other.replace('_', '-')}")
     if options.recurrences:
-        for other in ("growth", "hundred_seeds", "peers"):
-            if getattr(options, other):
-                raise ConfigError(f"recurrences: they are timed alone; leave out --{other.replace('_', '-')}")
         run_recurrences(options.out, device=options.device, mode=options.precision, seconds=options.seconds)
+        return
+    if options.kernels:
+        run_kernels(options.out, options.kernels, device=options.device, mode=options.precision)
         return
     run_bench(
         options.out,

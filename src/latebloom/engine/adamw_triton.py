@@ -14,7 +14,7 @@ BLOCK = 2048
 
 
 @triton.jit
-def _update_kernel(
+def _adamw_update_kernel(
     parameters,
     gradients,
     first,
@@ -70,7 +70,7 @@ def update(
     """Do one step of all models in place, with at most three groups."""
     models, columns = parameters.shape
     end_0, end_1 = (*ends, columns, columns)[:2]
-    _update_kernel[(triton.cdiv(ends[-1], BLOCK), models)](
+    _adamw_update_kernel[(triton.cdiv(ends[-1], BLOCK), models)](
         parameters, gradients, first, second, scale.contiguous(), rates.contiguous(), corrections.contiguous(), columns,
         end_0, end_1, ends[-1], *betas, weight_decay, epsilon, GROUPS=rates.shape[1], BLOCK=BLOCK,
     )  # fmt: skip

@@ -30,7 +30,7 @@ def _hash(keys, rows, program, row_count, offset, columns):
 
 
 @triton.jit
-def _words_kernel(keys, rows, words, row_count, count, offset, BLOCK: tl.constexpr):
+def _random_words_kernel(keys, rows, words, row_count, count, offset, BLOCK: tl.constexpr):
     program = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     word = _hash(keys, rows, program, row_count, offset, columns)
@@ -38,7 +38,7 @@ def _words_kernel(keys, rows, words, row_count, count, offset, BLOCK: tl.constex
 
 
 @triton.jit
-def _distinct_kernel(keys, rows, chosen, row_count, count, bound, offset, BLOCK: tl.constexpr):
+def _random_distinct_kernel(keys, rows, chosen, row_count, count, bound, offset, BLOCK: tl.constexpr):
     program = tl.program_id(0)
     columns = tl.arange(0, BLOCK)
     last = 0x7FFFFFFFFFFFFFFF
@@ -55,7 +55,7 @@ def words(keys: Tensor, rows: Tensor, offset: int, count: int) -> Tensor:
     out = torch.empty(keys.shape[0], rows.shape[0], count, dtype=torch.int64, device=rows.device)
     block = min(BLOCK, triton.next_power_of_2(count))
     grid = (keys.shape[0] * rows.shape[0], triton.cdiv(count, block))
-    _words_kernel[grid](keys, rows, out, rows.shape[0], count, offset, BLOCK=block, num_warps=1)
+    _random_words_kernel[grid](keys, rows, out, rows.shape[0], count, offset, BLOCK=block, num_warps=1)
     return out
 
 
@@ -64,5 +64,5 @@ def distinct(keys: Tensor, rows: Tensor, offset: int, count: int, bound: int) ->
     out = torch.empty(keys.shape[0], rows.shape[0], count, dtype=torch.int64, device=rows.device)
     block = triton.next_power_of_2(bound)
     grid = (keys.shape[0] * rows.shape[0],)
-    _distinct_kernel[grid](keys, rows, out, rows.shape[0], count, bound, offset, BLOCK=block, num_warps=1)
+    _random_distinct_kernel[grid](keys, rows, out, rows.shape[0], count, bound, offset, BLOCK=block, num_warps=1)
     return out

@@ -34,7 +34,7 @@ def _load(
 
 
 @triton.jit
-def _forward_kernel(
+def _attention_forward_kernel(
     q, k, v, extra, mixed, heads, tokens, scale, q_strides, k_strides, v_strides,
     E: tl.constexpr, FEATURES: tl.constexpr, TOKENS: tl.constexpr, HAS_EXTRA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -52,7 +52,7 @@ def _forward_kernel(
 
 
 @triton.jit
-def _backward_kernel(
+def _attention_backward_kernel(
     q, k, v, extra, d_mixed, d_q, d_k, d_v, heads, tokens, scale, q_strides, k_strides, v_strides, d_strides, d_token,
     E: tl.constexpr, FEATURES: tl.constexpr, TOKENS: tl.constexpr, HAS_EXTRA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -89,7 +89,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, extra: Tensor | None, precision: st
     q, k, v = _dense(q), _dense(k), _dense(v)
     sequences, heads, tokens, features = q.shape
     mixed = q.new_empty(sequences, tokens, heads, features).transpose(1, 2)
-    _forward_kernel[(sequences * heads,)](
+    _attention_forward_kernel[(sequences * heads,)](
         q, k, v, extra, mixed, heads, tokens, features**-0.5, q.stride()[:3], k.stride()[:3], v.stride()[:3],
         HAS_EXTRA=extra is not None, PRECISION=precision, **_tiling(tokens, features, 2 if features <= 16 else 1),
     )  # fmt: skip
@@ -104,7 +104,7 @@ def backward(
     sequences, heads, tokens, features = q.shape
     together = q.new_empty(sequences, tokens, 3, heads, features)
     d_q, d_k, d_v = together.unbind(2)
-    _backward_kernel[(sequences * heads,)](
+    _attention_backward_kernel[(sequences * heads,)](
         q, k, v, extra, d_mixed, d_q, d_k, d_v, heads, tokens, features**-0.5,
         q.stride()[:3], k.stride()[:3], v.stride()[:3], d_mixed.stride()[:3], 3 * heads * features,
         HAS_EXTRA=extra is not None, PRECISION=precision, **_tiling(tokens, features, 1),

@@ -18,7 +18,7 @@ PROGRAMS = 512
 
 
 @triton.jit
-def _backward_kernel(
+def _embedding_backward_kernel(
     numbers, d_y, d_table, lookups_in_all, rows_in_all, D: tl.constexpr, WIDTH: tl.constexpr, LOOKUPS: tl.constexpr,
     ROWS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
@@ -52,7 +52,7 @@ def backward(numbers: Tensor, d_y: Tensor, rows: int) -> Tensor:
         parts.bit_length() - 1
     )  # a power of two, because the kernel is compiled once for each number of parts
     d_table = d_y.new_empty(models, parts, rows, width)
-    _backward_kernel[(tiles[0], parts * tiles[1], models)](
+    _embedding_backward_kernel[(tiles[0], parts * tiles[1], models)](
         numbers, d_y, d_table, lookups, rows,
         D=width, WIDTH=padded, LOOKUPS=LOOKUPS, ROWS=ROWS, PARTS=parts, num_warps=4,
     )  # fmt: skip

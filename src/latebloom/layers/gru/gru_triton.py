@@ -20,7 +20,7 @@ __all__ = ["MAX_WIDTH", "backward", "forward"]
 
 
 @triton.jit
-def _forward_kernel(
+def _gru_forward_kernel(
     gates, hidden_weight, bias, first_hidden, noise, outputs, before, inner, batch, tokens, weight_stride,
     D: tl.constexpr, UNITS: tl.constexpr, ROWS: tl.constexpr, NOISY: tl.constexpr, KEEP: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -78,7 +78,7 @@ def _forward_kernel(
 
 
 @triton.jit
-def _backward_kernel(
+def _gru_backward_kernel(
     gates, inner, d_outputs, hidden_weight, first_hidden, outputs, d_bias, d_first_hidden, batch, tokens, weight_stride,
     D: tl.constexpr, UNITS: tl.constexpr, ROWS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -167,7 +167,7 @@ def forward(
     outputs = hidden.new_empty(models, batch, tokens, width)
     before, inner = (gates.new_empty(outputs.shape if keep else 0) for _ in range(2))
     settings = _tiling(width, precision)
-    _forward_kernel[(triton.cdiv(batch, settings["ROWS"]), models)](
+    _gru_forward_kernel[(triton.cdiv(batch, settings["ROWS"]), models)](
         gates, hidden_weight, bias.contiguous(), hidden.contiguous(), None if noise is None else noise.contiguous(),
         outputs, before, inner, batch, tokens, hidden_weight.stride(0), NOISY=noise is not None, KEEP=keep,
         PRECISION=precision, **settings,
@@ -184,7 +184,7 @@ def backward(
     settings = _tiling(width, precision)
     tiles = triton.cdiv(batch, settings["ROWS"])
     d_bias, d_hidden = outputs.new_empty(models, tiles, 4 * width), outputs.new_empty(models, batch, width)
-    _backward_kernel[(tiles, models)](
+    _gru_backward_kernel[(tiles, models)](
         gates, inner, d_outputs, hidden_weight, hidden.contiguous(), outputs, d_bias, d_hidden, batch, tokens,
         hidden_weight.stride(0), PRECISION=precision, **settings,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from latebloom.layers.product_triton import add_product
 
 
 @triton.jit
-def _forward_kernel(
+def _gru_wide_forward_kernel(
     gates, hidden_weight, bias, first_hidden, noise, outputs, before, inner, batch, tokens, weight_stride,
     D: tl.constexpr, UNITS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, NOISY: tl.constexpr,
     KEEP: tl.constexpr, PRECISION: tl.constexpr,
@@ -72,7 +72,7 @@ def _forward_kernel(
 
 
 @triton.jit
-def _backward_kernel(
+def _gru_wide_backward_kernel(
     gates, inner, d_outputs, hidden_weight, first_hidden, outputs, d_hidden, batch, tokens, weight_stride,
     D: tl.constexpr, UNITS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -129,7 +129,7 @@ def forward(
     outputs = hidden.new_empty(models, batch, tokens, width)
     before, inner = (gates.new_empty(outputs.shape if keep else 0) for _ in range(2))
     settings = _tiling(width)
-    _forward_kernel[(triton.cdiv(batch, settings["ROWS"]), models)](
+    _gru_wide_forward_kernel[(triton.cdiv(batch, settings["ROWS"]), models)](
         gates, hidden_weight, bias.contiguous(), hidden.contiguous(), None if noise is None else noise.contiguous(),
         outputs, before, inner, batch, tokens, hidden_weight.stride(0), NOISY=noise is not None, KEEP=keep,
         PRECISION=precision, **settings,
@@ -145,7 +145,7 @@ def backward(
     models, batch, tokens, width = outputs.shape
     settings = _tiling(width)
     d_hidden = outputs.new_zeros(models, batch, width)
-    _backward_kernel[(triton.cdiv(batch, settings["ROWS"]), models)](
+    _gru_wide_backward_kernel[(triton.cdiv(batch, settings["ROWS"]), models)](
         gates, inner, d_outputs, hidden_weight, hidden.contiguous(), outputs, d_hidden, batch, tokens,
         hidden_weight.stride(0), PRECISION=precision, **settings,
     )  # fmt: skip

@@ -31,7 +31,7 @@ def _gate(place, real):
 
 
 @triton.jit
-def _forward_kernel(
+def _lstm_forward_kernel(
     gates,
     hidden_weight,
     bias,
@@ -115,7 +115,7 @@ def _forward_kernel(
 
 
 @triton.jit
-def _backward_kernel(
+def _lstm_backward_kernel(
     gates,
     d_outputs,
     d_cells,
@@ -249,7 +249,7 @@ def forward(
     cells = torch.empty_like(outputs) if keep else outputs.new_empty(models, batch, 1, width)
     settings = _tiling(width, precision)
     grid = (triton.cdiv(batch, settings["ROWS"]), models)
-    _forward_kernel[grid](
+    _lstm_forward_kernel[grid](
         gates, hidden_weight, bias.contiguous(), hidden.contiguous(), cell.contiguous(),
         None if noise is None else noise.contiguous(), outputs, before, cells, batch, tokens,
         hidden_weight.stride(0), NOISY=noise is not None, KEEP=keep, PRECISION=precision, **settings,
@@ -272,7 +272,7 @@ def backward(
     tiles = triton.cdiv(batch, settings["ROWS"])
     d_bias = cells.new_empty(models, tiles, 4 * width)
     d_hidden, d_cell = (cells.new_empty(models, batch, width) for _ in range(2))
-    _backward_kernel[(tiles, models)](
+    _lstm_backward_kernel[(tiles, models)](
         gates, d_outputs, d_cells, hidden_weight, cell.contiguous(), cells, d_bias, d_hidden, d_cell, batch,
         tokens, hidden_weight.stride(0), HAS_D_CELLS=d_cells is not None, PRECISION=precision, **settings,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from latebloom.layers.product_triton import add_product
 
 
 @triton.jit
-def _forward_kernel(
+def _lstm_wide_forward_kernel(
     gates, hidden_weight, bias, first_hidden, cell, noise, outputs, before, cells, batch, tokens, weight_stride,
     D: tl.constexpr, UNITS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, NOISY: tl.constexpr,
     KEEP: tl.constexpr, PRECISION: tl.constexpr,
@@ -77,7 +77,7 @@ def _forward_kernel(
 
 
 @triton.jit
-def _backward_kernel(
+def _lstm_wide_backward_kernel(
     gates, d_outputs, d_cells, hidden_weight, first_cell, cells, d_hidden, d_cell, batch, tokens,
     weight_stride, D: tl.constexpr, UNITS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
     HAS_D_CELLS: tl.constexpr, PRECISION: tl.constexpr,
@@ -152,7 +152,7 @@ def forward(
     cells = torch.empty_like(outputs) if keep else outputs.new_empty(0)
     last = cell.contiguous().clone()
     settings = _tiling(width)
-    _forward_kernel[(triton.cdiv(batch, settings["ROWS"]), models)](
+    _lstm_wide_forward_kernel[(triton.cdiv(batch, settings["ROWS"]), models)](
         gates, hidden_weight, bias.contiguous(), hidden.contiguous(), last,
         None if noise is None else noise.contiguous(), outputs, before, cells, batch, tokens,
         hidden_weight.stride(0), NOISY=noise is not None, KEEP=keep, PRECISION=precision, **settings,
@@ -173,7 +173,7 @@ def backward(
     models, batch, tokens, width = cells.shape
     settings = _tiling(width)
     d_hidden, d_cell = (cells.new_zeros(models, batch, width) for _ in range(2))
-    _backward_kernel[(triton.cdiv(batch, settings["ROWS"]), models)](
+    _lstm_wide_backward_kernel[(triton.cdiv(batch, settings["ROWS"]), models)](
         gates, d_outputs, d_cells, hidden_weight, cell.contiguous(), cells, d_hidden, d_cell, batch, tokens,
         hidden_weight.stride(0), HAS_D_CELLS=d_cells is not None, PRECISION=precision, **settings,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from latebloom.layers.product_triton import add_product
 
 
 @triton.jit
-def _kernel(
+def _linear_kernel(
     x, weight, bias, y, rows_in_all, inputs_in_all, outputs_in_all, weight_stride, bias_stride,
     ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -42,7 +42,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, precision: str) -> Tensor:
     weight = weight if weight[0].is_contiguous() else weight.contiguous()
     bias = bias if bias.stride(1) == 1 else bias.contiguous()
     grid = (triton.cdiv(outputs, 64), triton.cdiv(rows, 64), models)
-    _kernel[grid](
+    _linear_kernel[grid](
         x, weight, bias, y, rows, inputs, outputs, weight.stride(0), bias.stride(0),
         ROWS=64, OUTPUTS=64, INPUTS=max(16, min(64, triton.next_power_of_2(inputs))), PRECISION=precision,
     )  # fmt: skip

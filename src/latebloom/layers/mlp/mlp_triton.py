@@ -26,7 +26,7 @@ def _gelu_and_slope(x):
 
 
 @triton.jit
-def _forward_kernel(
+def _mlp_forward_kernel(
     x, up, up_bias, down, down_bias, y, rows_in_all, hidden_in_all, up_stride, up_bias_stride, down_stride,
     down_bias_stride, D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, HIDDEN: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -53,7 +53,7 @@ def _forward_kernel(
 
 
 @triton.jit
-def _backward_inputs_kernel(
+def _mlp_backward_inputs_kernel(
     x, up, up_bias, down, d_y, d_x, rows_in_all, hidden_in_all, up_stride, up_bias_stride, down_stride,
     D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, HIDDEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -80,7 +80,7 @@ def _backward_inputs_kernel(
 
 
 @triton.jit
-def _backward_weights_kernel(
+def _mlp_backward_weights_kernel(
     x, up, up_bias, down, d_y, d_up, d_up_bias, d_down, d_down_bias, rows_in_all, hidden_in_all, up_stride,
     up_bias_stride, down_stride, D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, HIDDEN: tl.constexpr,
     PARTS: tl.constexpr, PRECISION: tl.constexpr,
@@ -136,7 +136,7 @@ def forward(x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Ten
     y = torch.empty_like(x)
     up, up_bias, down, down_bias = _dense(up, up_bias, down, down_bias)
     settings = _tiling("forward", width)
-    _forward_kernel[(triton.cdiv(rows, settings["ROWS"]), models)](
+    _mlp_forward_kernel[(triton.cdiv(rows, settings["ROWS"]), models)](
         x, up, up_bias, down, down_bias, y, rows, up.shape[1], up.stride(0), up_bias.stride(0), down.stride(0),
         down_bias.stride(0), PRECISION=precision, **settings,
     )  # fmt: skip
@@ -154,7 +154,7 @@ def backward_inputs(x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, d_y: T
     models, rows, width = x.shape
     settings = _tiling("inputs", width)
     d_x = torch.empty_like(x)
-    _backward_inputs_kernel[(triton.cdiv(rows, settings["ROWS"]), models)](
+    _mlp_backward_inputs_kernel[(triton.cdiv(rows, settings["ROWS"]), models)](
         x, up, up_bias, down, d_y, d_x, rows, up.shape[1], up.stride(0), up_bias.stride(0), down.stride(0),
         PRECISION=precision, **settings,
     )  # fmt: skip
@@ -170,7 +170,7 @@ def backward_weights(
     parts = 2
     d_up, d_down = x.new_empty(models, parts, hidden, width), x.new_empty(models, parts, width, hidden)
     d_up_bias, d_down_bias = x.new_empty(models, parts, hidden), x.new_empty(models, parts, width)
-    _backward_weights_kernel[(hidden // settings["HIDDEN"], parts, models)](
+    _mlp_backward_weights_kernel[(hidden // settings["HIDDEN"], parts, models)](
         x, up, up_bias, down, d_y, d_up, d_up_bias, d_down, d_down_bias, rows, hidden, up.stride(0),
         up_bias.stride(0), down.stride(0), PARTS=parts, PRECISION=precision, **settings,
     )  # fmt: skip

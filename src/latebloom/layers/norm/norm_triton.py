@@ -21,7 +21,7 @@ def _standardize(x, real, epsilon, D: tl.constexpr):
 
 
 @triton.jit
-def _forward_kernel(
+def _norm_forward_kernel(
     x, weight, bias, y, rows_in_all, weight_stride, epsilon,
     D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -37,7 +37,7 @@ def _forward_kernel(
 
 
 @triton.jit
-def _backward_kernel(
+def _norm_backward_kernel(
     x, weight, d_y, past, d_x, d_weight, d_bias, rows_in_all, weight_stride, epsilon,
     D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr, HAS_PAST: tl.constexpr,
 ):  # fmt: skip
@@ -80,7 +80,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
     settings = _tiling(width)
     weight, bias = _alike(weight, bias)
     grid = (triton.cdiv(rows, settings["ROWS"]), models)
-    _forward_kernel[grid](x, weight, bias, y, rows, weight.stride(0), epsilon, **settings)
+    _norm_forward_kernel[grid](x, weight, bias, y, rows, weight.stride(0), epsilon, **settings)
     return y
 
 
@@ -96,7 +96,7 @@ def backward(
     tiles = 8
     programs = triton.cdiv(rows, settings["ROWS"] * tiles)
     d_weight, d_bias = x.new_empty(2, models, programs, width)
-    _backward_kernel[(programs, models)](
+    _norm_backward_kernel[(programs, models)](
         x, weight, d_y, past, d_x, d_weight, d_bias, rows, weight.stride(0), epsilon, TILES=tiles,
         HAS_PAST=past is not None, **settings,
     )  # fmt: skip

@@ -23,7 +23,7 @@ from latebloom.layers.product_triton import add_product, factor, product
 
 
 @triton.jit
-def _forward_kernel(
+def _slstm_forward_kernel(
     gates, recurrent, hidden, cell, normalizer, maximum, noise, outputs, cells, normalizers, closed, batch, tokens,
     weight_stride, D: tl.constexpr, HEADS: tl.constexpr, UNITS: tl.constexpr, ROWS: tl.constexpr, NOISY: tl.constexpr,
     KEEP: tl.constexpr, PRECISION: tl.constexpr,
@@ -89,7 +89,7 @@ def _forward_kernel(
 
 
 @triton.jit
-def _backward_kernel(
+def _slstm_backward_kernel(
     gates, d_outputs, d_cell, d_normalizer, recurrent, hidden, cell, normalizer, noise, outputs, cells, normalizers,
     closed, d_recurrent, d_hidden, batch, tokens, weight_stride, D: tl.constexpr, HEADS: tl.constexpr,
     UNITS: tl.constexpr, ROWS: tl.constexpr, NOISY: tl.constexpr, PRECISION: tl.constexpr,
@@ -193,7 +193,7 @@ def forward(
     last = tuple(part.clone() for part in state[1:])  # the kernel overwrites the first state with the last
     settings = _tiling(size, precision)
     # Multiplications and additions are not contracted, because the compiler does so differently with and without KEEP.
-    _forward_kernel[(triton.cdiv(batch, settings["ROWS"]), models * heads)](
+    _slstm_forward_kernel[(triton.cdiv(batch, settings["ROWS"]), models * heads)](
         gates, recurrent, state[0], *last, noise, outputs, *kept, batch, tokens, recurrent.stride(0), HEADS=heads,
         NOISY=noise is not None, KEEP=keep, PRECISION=precision, enable_fp_fusion=False, **settings,
     )  # fmt: skip
@@ -215,7 +215,7 @@ def backward(
     tiles = triton.cdiv(batch, settings["ROWS"])
     d_recurrent = outputs.new_empty(models, heads, tiles, size, 4 * size)
     d_hidden = torch.empty_like(d_cell)
-    _backward_kernel[(tiles, models * heads)](
+    _slstm_backward_kernel[(tiles, models * heads)](
         gates, grads[0].contiguous(), d_cell, d_normalizer, recurrent, *state[:3], noise, outputs, *kept, d_recurrent,
         d_hidden, batch, tokens, recurrent.stride(0), HEADS=heads, NOISY=noise is not None, PRECISION=precision,
         **settings,
