@@ -33,6 +33,7 @@ def read(name: str) -> dict[str, Any]:
 
 GPU, BF16, CPU, CPU_BEFORE = map(read, ("bench-h200", "bench-h200-bf16", "bench-cpu", "bench-cpu-before"))
 
+PEERS = read("bench-h200-peers")
 ROUNDS = read("tuning-rounds")
 SCALE = read("scale")
 TORTURE = json.loads((ROOT / "results" / "torture.json").read_text())
@@ -65,8 +66,6 @@ def gpu_targets() -> str:
         goals = {"stretch target reached": stretch, "target reached": target}
         verdict = next((words for words, goal in goals.items() if sign * value >= sign * goal), "**not reached**")
         rows.append(f"{label}|{value:,.{0 if value >= 100 else 1}f} ({verdict})|{target:,}|{stretch:,}")
-    for runs, ratio in GPU.get("ratio_to_jax", {}).items():
-        rows.append(f"ratio to the same hybrid in JAX, runs at once: {runs}|{ratio:.1f}||")
     return table("figure|measured|target|stretch target", rows)
 
 
@@ -79,6 +78,18 @@ def gpu_arms() -> str:
         rows.append(f"{name}|{time}|{arm['seed_steps_per_second']:,.0f}|{share}|{arm['cold_seconds']:.1f}|{memory}")
     head = "arm|step, ms: minimum (median)|steps per second, all runs|share of the product peak"
     return table(f"{head}|cold start, s|memory, MB", rows)
+
+
+def gpu_peers() -> str:
+    """Return the step of the hybrid here and in JAX, by the number of runs trained at once."""
+    rows = []
+    for runs, ratio in PEERS["ratio_to_jax"].items():
+        many = int(runs) > 1
+        names = (f"{runs} stacked runs" if many else "captured single run", f"JAX, {runs} run{'s' * many}")
+        cells = ("{step_ms[minimum]:.2f}|{seed_steps_per_second:,.0f}".format(**PEERS["arms"][name]) for name in names)
+        rows.append("|".join([runs, *cells, f"{ratio:.1f}", f"{PEERS['jax']['compile_seconds'][runs]:.0f}"]))
+    head = "runs at once|step, ms|steps per second, all runs|JAX: step, ms|JAX: steps per second"
+    return table(f"{head}|ratio|JAX compiles, s", rows)
 
 
 def _arms(report: dict[str, Any]) -> dict[str, Any]:
