@@ -25,6 +25,8 @@ BACKWARD_TILE = 512
 """The same for the backward kernel, which keeps more on the chip."""
 BACKWARD_REGISTERS = 168
 """Registers per thread of the backward kernel with values of up to 16: 12 programs run on a multiprocessor at once."""
+STRIDES = ["query_stride", "key_stride", "value_stride"]
+"""Were a kernel compiled for their alignment, a key's length would be summed in an order that depends on it."""
 
 
 @triton.jit
@@ -42,7 +44,7 @@ def _candidate(h, k, v, weight, PRECISION: tl.constexpr):
     return tl.reshape(_tanh(moved), [h.shape[0], h.shape[1], h.shape[2]])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=STRIDES)
 def _forward_kernel(
     query, key, value, forget, noise, weight, first, outputs, states, last, batch, tokens, query_stride, key_stride,
     value_stride, weight_stride, HEADS: tl.constexpr, K: tl.constexpr, V: tl.constexpr, KEYS: tl.constexpr,
@@ -98,7 +100,7 @@ def _forward_kernel(
     tl.store(last + place, h, real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=STRIDES)
 def _backward_kernel(
     query, key, value, forget, noise, weight, states, d_outputs, d_last, d_query, d_key, d_value, d_forget, d_weight,
     d_first, batch, tokens, query_stride, key_stride, value_stride, weight_stride, HEADS: tl.constexpr,
