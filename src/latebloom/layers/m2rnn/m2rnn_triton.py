@@ -45,7 +45,7 @@ def _candidate(h, k, v, weight, PRECISION: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=STRIDES)
-def _forward_kernel(
+def _m2rnn_forward_kernel(
     query, key, value, forget, noise, weight, first, outputs, states, last, batch, tokens, query_stride, key_stride,
     value_stride, weight_stride, HEADS: tl.constexpr, K: tl.constexpr, V: tl.constexpr, KEYS: tl.constexpr,
     VALUES: tl.constexpr, ROWS: tl.constexpr, NOISY: tl.constexpr, KEEP: tl.constexpr, PRECISION: tl.constexpr,
@@ -101,7 +101,7 @@ def _forward_kernel(
 
 
 @triton.jit(do_not_specialize=STRIDES)
-def _backward_kernel(
+def _m2rnn_backward_kernel(
     query, key, value, forget, noise, weight, states, d_outputs, d_last, d_query, d_key, d_value, d_forget, d_weight,
     d_first, batch, tokens, query_stride, key_stride, value_stride, weight_stride, HEADS: tl.constexpr,
     K: tl.constexpr, V: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr, ROWS: tl.constexpr,
@@ -194,7 +194,7 @@ def forward(
     states = outputs.new_empty((models, heads, tokens, batch, key_size, value_size) if keep else 0)
     last = torch.empty_like(state)
     settings = _tiling(key_size, value_size, FORWARD_TILE)
-    _forward_kernel[(triton.cdiv(batch, settings["ROWS"]), models * heads)](
+    _m2rnn_forward_kernel[(triton.cdiv(batch, settings["ROWS"]), models * heads)](
         query, key, value, forget, noise, weight, state, outputs, states, last, batch, tokens, query.stride(2),
         key.stride(2), value.stride(2), weight.stride(0), HEADS=heads, NOISY=noise is not None, KEEP=keep,
         PRECISION=precision, **settings,
@@ -215,7 +215,7 @@ def backward(
         torch.empty_like(part, memory_format=torch.contiguous_format) for part in (query, key, value, forget, d_last)
     )
     d_weight = forget.new_empty(models, heads, tiles, value_size, value_size)
-    _backward_kernel[(tiles, models * heads)](
+    _m2rnn_backward_kernel[(tiles, models * heads)](
         query, key, value, forget, noise, weight, states, d_outputs, d_last, d_query, d_key, d_value, d_forget,
         d_weight, d_first, batch, tokens, query.stride(2), key.stride(2), value.stride(2), weight.stride(0),
         HEADS=heads, NOISY=noise is not None, PRECISION=precision, **settings,
