@@ -10,7 +10,7 @@ values, betas and decays are rows, one for each sequence and token, with the hea
 
 # A kernel is compiled, not run as Python: its constants are plain numbers, and branches on them are resolved.
 # pyright: reportArgumentType=false, reportCallIssue=false, reportPossiblyUnboundVariable=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 
 from typing import Any
 
