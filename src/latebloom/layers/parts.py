@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from latebloom.errors import ConfigError, require
+from latebloom.layers.convolution import short_convolution
 
 EPSILON = 1e-5
 
@@ -41,13 +42,7 @@ class ShortConvolution(nn.Module):
         """
         if self.weight is None:
             return F.silu(x), x[:, :0]
-        tokens, history = x.shape[1], self.size - 1
-        seen = F.pad(x, (0, 0, history, 0)) if before is None else torch.cat([before, x], dim=1)
-        # A sum over shifts has a batching rule for stacked models, and is faster than the library's convolution.
-        y = seen[:, :tokens] * self.weight[0]
-        for i in range(1, self.size):
-            y = y + seen[:, i : i + tokens] * self.weight[i]
-        return F.silu(y if self.bias is None else y + self.bias), seen[:, tokens:]
+        return short_convolution(x, before, self.weight, self.bias)
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from latebloom.fields import Count, at_least
-from latebloom.layers.delta.operation import delta_rule
+from latebloom.layers.delta.form import Form
+from latebloom.layers.delta.projected import Projections, projected_delta_rule
 from latebloom.layers.parts import (
     Range,
     ShortConvolution,
@@ -25,7 +26,6 @@ from latebloom.layers.parts import (
     first_decays,
     first_steps,
     rms_norm,
-    unit_norm,
 )
 from latebloom.layers.recurrence import Recurrence, RecurrentLayer
 from latebloom.layers.stacking import Stacking
@@ -110,43 +110,29 @@ class DeltaLayer(RecurrentLayer):
         if isinstance(settings, DecayingDeltaRule) and settings.decays:
             self.rate = first_decays(heads, settings.rate_range)
             self.step = first_steps(settings.decays, settings.step_range)
+        self.form = Form(
+            heads=heads,
+            key_size=settings.key_size,
+            value_size=width // heads,
+            steps=steps,
+            raw=True,
+            scale=settings.key_size**-0.5,
+            most_beta=2.0 if settings.negative_eigenvalues else 1.0,
+            decay="softplus" if settings.decays else "none",
+            channels=settings.decay_of == "channels",
+        )
         self.norm = nn.Parameter(torch.ones(width // heads))
         self.outputs = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor, state: State | None = None, noise: Tensor | None = None) -> tuple[Tensor, State]:
         """(B, T, D) -> (B, T, D), and the state."""
         memory, before = (None, None) if state is None else state
-        settings, heads, steps = self.settings, self.settings.heads, self.settings.steps_per_token
+        settings = self.settings
         mixed, beta, step, gate = self.inputs(x).split(self.sizes, dim=-1)
         mixed, before = self.convolution(mixed, before)
-        keys = heads * settings.key_size
-        q, k, v = mixed.split([keys, steps * keys, steps * x.shape[-1]], dim=-1)
-        q, k, v = (_by_head(part, heads, n) for part, n in ((q, 1), (k, steps), (v, steps)))
-        beta = (2.0 if settings.negative_eigenvalues else 1.0) * _by_head(beta, heads, steps)[..., 0].sigmoid()
-        write = beta[..., None] * v
-        if noise is not None:
-            write = write + _at_step(_by_head(noise, heads, 1), steps, last=True)
-        log_decay = None
-        if settings.decays:
-            rate = -self.rate.exp()[:, None, None] * _by_head(F.softplus(step + self.step), heads, 1)
-            log_decay = _at_step(rate, steps, last=False)
-        q = _at_step(unit_norm(q) * settings.key_size**-0.5, steps, last=True)
-        y, memory = delta_rule(q, unit_norm(k), write, beta, log_decay, memory)
-        y = y if steps == 1 else y.unflatten(2, (-1, steps))[..., -1, :]
-        y = rms_norm(y.transpose(1, 2), self.norm).flatten(2)
+        decays = (step, noise, self.rate, self.step) if settings.decays else (None, noise, None, None)
+        y, memory = projected_delta_rule(Projections(mixed, beta, *decays), memory, self.form)
+        y = rms_norm(y, self.norm).flatten(2)
         if settings.output_gate != "none":
             y = y * (F.silu(gate) if settings.output_gate == "silu" else gate.sigmoid())
         return self.outputs(y), (memory, before)
-
-
-def _by_head(x: Tensor, heads: int, steps: int) -> Tensor:
-    """(B, T, N H size) -> (B, H, T N, size)"""
-    return x.unflatten(-1, (steps, heads, -1)).flatten(1, 2).transpose(1, 2)
-
-
-def _at_step(x: Tensor, steps: int, last: bool) -> Tensor:
-    """Put what a token has once, (B, H, T, size), at the first or the last of its N steps: (B, H, T N, size)."""
-    if steps == 1:
-        return x
-    padding = (0, 0, steps - 1, 0) if last else (0, 0, 0, steps - 1)
-    return F.pad(x[..., None, :], padding).flatten(2, 3)

@@ -6,7 +6,7 @@ The state S of a head maps keys to values. One step forgets, erases what is stor
 
 Without `beta` nothing is erased, which is linear attention with decay, or Mamba-2. `delta_rule_loop` is the
 specification. `delta_rule` computes the same in chunks of tokens: within a chunk the writes are the solution of one
-triangular system, and only the state passes from chunk to chunk.
+triangular system, and only the state passes from chunk to chunk. On a GPU a fused kernel walks through the tokens.
 
 Shapes: B sequences, H heads, T tokens, C tokens of a chunk, K key size, V value size.
 """
@@ -16,6 +16,9 @@ from itertools import repeat
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from latebloom.layers.delta.form import Decay, Form
+from latebloom.layers.delta.fused import fused_rule, uses_fused_kernel
 
 CHUNK = 32
 """Tokens of a chunk. The work within a chunk grows with its square, the number of steps in sequence shrinks with it."""
@@ -46,12 +49,36 @@ def delta_rule_loop(
 def delta_rule(
     q: Tensor, k: Tensor, write: Tensor, beta: Tensor | None, log_decay: Tensor | None, state: Tensor | None
 ) -> Outcome:
-    """Compute the delta rule in chunks.
+    """Compute the delta rule in chunks, or with the fused kernel on a GPU.
 
     q and k (B, H, T, K); H may be 1 if the heads share them. `write` (B, H, T, V). `beta` (B, H, T), or None to erase
     nothing. `log_decay` (B, H, T, 1) of a head or (B, H, T, K) of each key channel, 0 or less, or None for no decay.
     `state` (B, H, K, V), or None for zeros.
     """
+    if write.dim() == 4 and uses_fused_kernel(k, k.shape[-1]):
+        channels = log_decay is not None and log_decay.shape[-1] > 1
+        decay = log_decay if log_decay is None or channels else log_decay[..., 0]
+        return fused_by_token(q, k, write, beta, decay, state, "none" if decay is None else "log")
+    return _in_chunks(q, k, write, beta, log_decay, state)
+
+
+def fused_by_token(
+    q: Tensor, k: Tensor, write: Tensor, beta: Tensor | None, decay: Tensor | None, state: Tensor | None, kind: Decay
+) -> Outcome:
+    """Compute the delta rule with the fused kernel; decay (B, H, T) of a head or (B, H, T, K) of each key channel."""
+    heads, value_size, key_size = write.shape[-3], write.shape[-1], k.shape[-1]
+    channels = decay is not None and decay.dim() == 4
+    form = Form(heads=heads, key_size=key_size, value_size=value_size, decay=kind, channels=channels)
+    by_token = [
+        None if part is None else part.transpose(1, 2).flatten(2) for part in (q, k, write, beta, decay)
+    ]  # (B, T, ...)
+    outputs, last = fused_rule(form, *by_token, None, None, None, state)
+    return outputs.transpose(1, 2), last
+
+
+def _in_chunks(
+    q: Tensor, k: Tensor, write: Tensor, beta: Tensor | None, log_decay: Tensor | None, state: Tensor | None
+) -> Outcome:
     outputs: list[Tensor] = []
     # Pieces that are split off share one gradient; slices would each have one of the size of the whole.
     queries, keys, writes = (part.split(CHUNK, dim=-2) for part in (q, k, write))

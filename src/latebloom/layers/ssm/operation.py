@@ -6,7 +6,8 @@ Shapes: B sequences, H heads, T tokens, N state size (the key size), P head size
 import torch
 from torch import Tensor
 
-from latebloom.layers.delta.operation import Outcome, delta_rule
+from latebloom.layers.delta.fused import uses_fused_kernel
+from latebloom.layers.delta.operation import Outcome, delta_rule, fused_by_token
 
 TINY = 1e-20
 """Added to the size of a decay: below the rounding of any decay that matters, it keeps the logarithm finite at 0."""
@@ -23,11 +24,15 @@ def ssm_loop(q: Tensor, k: Tensor, write: Tensor, decay: Tensor, state: Tensor |
 
 
 def ssm(q: Tensor, k: Tensor, write: Tensor, decay: Tensor, state: Tensor | None) -> Outcome:
-    """Compute the recurrence in chunks: q and k (B, H or 1, T, N), write (B, H, T, P), decay (B, H, T) in [-1, 1].
+    """Compute the recurrence in chunks, or with the fused kernel on a GPU.
+
+    q and k (B, H or 1, T, N), write (B, H, T, P), decay (B, H, T) in [-1, 1].
 
     Negative decays only flip signs: with s the sign of all decays up to a token, S = s S' where S' has positive decays
-    and is given s times what is written.
+    and is given s times what is written. The fused kernel takes decays of both signs as they are.
     """
+    if write.dim() == 4 and uses_fused_kernel(k, k.shape[-1]):
+        return fused_by_token(q, k, write, None, decay, state, "number")
     is_negative = decay < 0
     size = torch.where(is_negative, -decay, decay) + TINY  # the gradient of `abs` would be 0 at 0
     flips = 1.0 - 2.0 * (is_negative.cumsum(-1) % 2).to(decay.dtype)[..., None]
