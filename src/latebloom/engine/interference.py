@@ -18,7 +18,7 @@ from torch import Tensor
 
 from latebloom.config import RunConfig
 from latebloom.engine.backend import Backend
-from latebloom.engine.capture import Captured
+from latebloom.engine.capture import Captured, side_by_side
 from latebloom.engine.draws import attention_draws
 from latebloom.engine.loss import answer_losses
 from latebloom.evaluation.accuracy import evaluating
@@ -76,28 +76,35 @@ class Interference:
 
     def _measure(self) -> None:
         """Write the numbers of all runs into a tensor that stays in place; never waits for the device."""
-        found: dict[float, dict[str, Gradients]] = {}
         try:
-            for value in (1.0, 0.0):
-                found[value] = with_total(
-                    {
-                        answer: self._gradients(partial(self._training_loss, answer=answer, gate=value), weight)
-                        for answer, weight in zip(self.shared.task.answers, self._weights.T, strict=True)
-                    }
-                )
-            longer = []
-            if self._longer is not None:
-                with evaluating(self.backend.template):
-                    longer = [
-                        self._gradients(partial(self._held_out_loss, gate=value), torch.ones_like(self._weights[:, 0]))
-                        for value in (1.0, 0.0)
-                    ]
+            # A measurement is six or more small passes, none of which fills a GPU.
+            with_attention, without, longer = side_by_side(
+                self.device, [partial(self._by_answer, 1.0), partial(self._by_answer, 0.0), self._beyond]
+            )
         finally:
             self._set_gate(1.0)
-        self._names, numbers = compare(found[1.0], found[0.0], longer)
+        self._names, numbers = compare(with_attention, without, longer)
         if self._numbers.shape != numbers.shape:
             self._numbers = torch.empty_like(numbers)
         self._numbers.copy_(numbers)
+
+    def _by_answer(self, gate: float) -> Any:
+        """Return the gradients of every answer on the batch of training data, and of the whole loss."""
+        answers = zip(self.shared.task.answers, self._weights.T, strict=True)
+        return with_total(
+            {
+                answer: self._gradients(partial(self._training_loss, answer=answer, gate=gate), weight)
+                for answer, weight in answers
+            }
+        )
+
+    def _beyond(self) -> Any:
+        """Return the gradients of state tracking on the held-out batch, in the whole model and without attention."""
+        if self._longer is None:
+            return []
+        one = torch.ones_like(self._weights[:, 0])
+        with evaluating(self.backend.template):
+            return [self._gradients(partial(self._held_out_loss, gate=gate), one) for gate in (1.0, 0.0)]
 
     def _set_gate(self, gate: float | Tensor) -> None:
         for part in self._attention:

@@ -63,6 +63,10 @@ class Horizon:
         )
 
 
+ROUNDING = 1e-6
+"""An influence below this is the rounding of float32, and counts as none."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MemoryHorizon(StackedProbe):
     """How much a token changes the outputs at distance k, for the recurrence alone and for the whole model."""
@@ -95,8 +99,10 @@ class MemoryHorizon(StackedProbe):
                 curves = sum(stack.each(lambda call, pair: influence(call(pair)), pair).cpu() for pair in pairs)
             assert isinstance(curves, Tensor)
             check_finite(curves)
+            curves = curves / self.sequences
             for rows, curve in zip(tables, curves, strict=True):
-                shares = (curve / curve[0].clamp_min(1e-30)).tolist()
+                curve = torch.where(curve < ROUNDING, 0.0, curve)
+                shares = (curve / curve[0].clamp_min(ROUNDING)).tolist()
                 rows += [
                     {"model": model, "distance": distance, "influence": share}
                     for distance, share in enumerate(shares)
