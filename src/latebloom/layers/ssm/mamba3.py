@@ -20,7 +20,8 @@ from torch.nn import functional as F
 
 from latebloom.errors import require
 from latebloom.fields import Bound, Count, first_default
-from latebloom.layers.parts import Range, check_heads, check_range, first_steps, inverse_softplus, rms_norm
+from latebloom.layers.gated_norm import rms_norm
+from latebloom.layers.parts import Range, check_heads, check_range, first_steps, inverse_softplus
 from latebloom.layers.recurrence import Recurrence, RecurrentLayer
 from latebloom.layers.ssm.operation import ssm
 from latebloom.layers.stacking import Stacking
