@@ -28,10 +28,14 @@ def test_the_norm_before_the_gate(device, models, batch, tokens, groups, size, a
     inputs = [x, *rows_of_parameters(device, models, (size,)), gate]
 
     def call(x, weight, gate):
-        return (vmap(lambda *one: normalize_then_gate(*one, activation))(x, weight, gate),)
+        return (vmap(lambda x, weight, gate: normalize_then_gate(x, weight, gate, activation))(x, weight, gate),)
 
     if activation == "none":
-        check(lambda *two: call(*two, gate), lambda *two: call(*two, gate), inputs[:2])
+
+        def call_without_gate(x, weight):
+            return call(x, weight, gate)
+
+        check(call_without_gate, call_without_gate, inputs[:2])
     else:
         check(call, call, inputs)
 
@@ -46,5 +50,5 @@ def test_the_gate_before_the_norm(device, models, batch, tokens, size):
 
     check(call, call, inputs)
     for i in range(models):
-        alone = gate_then_normalize(*(one[i] for one in inputs))
-        assert torch.equal(call(*inputs)[0][i], alone)
+        alone = gate_then_normalize(x[i], inputs[1][i], gate[i])
+        assert torch.equal(call(x, inputs[1], gate)[0][i], alone)

@@ -46,9 +46,8 @@ def _forward_kernel(
         if GATES_FIRST:
             values *= factor
     result = values * (1 / tl.sqrt(tl.sum(values * values, 1) / V + epsilon))[:, None] * scale[None, :]
-    if ACTIVATION != "none":
-        if not GATES_FIRST:
-            result *= factor
+    if ACTIVATION != "none" and not GATES_FIRST:
+        result *= factor
     tl.store(y + places, result, real)
 
 
@@ -77,17 +76,15 @@ def _backward_kernel(
                 inputs = values * factor
         inverse = (1 / tl.sqrt(tl.sum(inputs * inputs, 1) / V + epsilon))[:, None]
         standard = inputs * inverse
-        if ACTIVATION != "none":
-            if not GATES_FIRST:
-                tl.store(d_gate + places, slope * standard * scale[None, :] * derivative, real)
-                slope *= factor
+        if ACTIVATION != "none" and not GATES_FIRST:
+            tl.store(d_gate + places, slope * standard * scale[None, :] * derivative, real)
+            slope *= factor
         d_scale += slope * standard
         slope *= scale[None, :]
         slope = inverse * (slope - standard * (tl.sum(slope * standard, 1) / V)[:, None])
-        if ACTIVATION != "none":
-            if GATES_FIRST:
-                tl.store(d_gate + places, slope * values * derivative, real)
-                slope *= factor
+        if ACTIVATION != "none" and GATES_FIRST:
+            tl.store(d_gate + places, slope * values * derivative, real)
+            slope *= factor
         tl.store(d_x + places, slope, real)
     # One row per program, summed afterwards in a fixed order.
     tl.store(d_weight + (model * tl.num_programs(0) + tl.program_id(0)) * V + columns, tl.sum(d_scale, 0), columns < V)
