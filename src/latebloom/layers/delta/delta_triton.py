@@ -47,7 +47,7 @@ def _unit(x, RAW: tl.constexpr):
     """Return a vector divided by its length, and what it was multiplied by; without RAW the vector itself."""
     inverse = 1.0
     if RAW:
-        inverse = 1 / tl.sqrt(tl.sum(x * x, 0) + 1e-6)
+        inverse = tl.rsqrt(tl.sum(x * x, 0) + 1e-6)
         x = x * inverse
     return x, inverse
 
