@@ -80,7 +80,7 @@ def reference_step(state: list[list[float]], k, v, beta: float, decay) -> list[l
 @pytest.mark.parametrize("settings", [DeltaNet(), GatedDeltaNet(), DeltaProduct(steps=3, decay=True), KDA()])
 def test_a_layer_computes_the_formula_of_its_paper(settings, monkeypatch):
     """The recurrence within the layer, from the projections to the outputs before the norm, token by token."""
-    from latebloom.layers.delta import layer as module
+    from latebloom.layers import gated_norm as module
 
     seen = {}
 

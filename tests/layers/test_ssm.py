@@ -8,8 +8,9 @@ import torch
 from torch.nn import functional as F
 
 from latebloom.layers.ssm import Mamba2, Mamba3
-from latebloom.layers.ssm.mamba3 import State, Terms, rotate, trapezoidal, trapezoidal_loop
+from latebloom.layers.ssm.mamba3 import State, Terms, trapezoidal, trapezoidal_loop
 from latebloom.layers.ssm.operation import ssm, ssm_loop
+from latebloom.layers.ssm.rotate import rotate
 
 B, H, N, P = 2, 3, 6, 5
 PRECISIONS = pytest.mark.parametrize(

@@ -12,8 +12,6 @@ from torch.nn import functional as F
 from latebloom.errors import ConfigError, require
 from latebloom.layers.convolution import short_convolution
 
-EPSILON = 1e-5
-
 Range = tuple[float, float]
 """The least and the largest value."""
 
@@ -43,11 +41,6 @@ class ShortConvolution(nn.Module):
         if self.weight is None:
             return F.silu(x), x[:, :0]
         return short_convolution(x, before, self.weight, self.bias)
-
-
-def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    """Divide x (..., C) by its root mean square, and scale it by a weight (C,)."""
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPSILON) * weight
 
 
 def unit_norm(x: Tensor) -> Tensor:

@@ -25,8 +25,8 @@ SEGMENT = 5
 """The most steps whose states the backward kernel keeps in registers."""
 TILE = 256
 """Elements of the state per warp: 8 registers a thread."""
-REGISTERS = 168
-"""Registers a thread of the backward kernel; with more, the chip holds fewer programs at once."""
+REGISTERS = (80, 168)
+"""Registers a thread of the forward and of the backward kernel; with more, the chip holds fewer programs at once."""
 MOST_VALUES = 32
 """Values of a head that one program takes, at most."""
 
@@ -47,7 +47,7 @@ def _unit(x, RAW: tl.constexpr):
     """Return a vector divided by its length, and what it was multiplied by; without RAW the vector itself."""
     inverse = 1.0
     if RAW:
-        inverse = 1 / tl.sqrt(tl.sum(x * x, 0) + 1e-6)
+        inverse = tl.rsqrt(tl.sum(x * x, 0) + 1e-6)
         x = x * inverse
     return x, inverse
 
@@ -332,6 +332,11 @@ def _settings(form: Form, terms: Terms, steps: int) -> tuple[dict[str, Any], int
     }, triton.cdiv(form.value_size, values)
 
 
+def _registers(kernel: int, settings: dict[str, Any]) -> dict[str, int]:
+    """Return the limit of registers; of a program with many warps, the compiler knows the limit."""
+    return {"maxnreg": REGISTERS[kernel]} if settings["num_warps"] <= 8 else {}
+
+
 def forward(form: Form, terms: Terms, shape: Shape, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return outputs (R, H V), the last state (S, B, H, K, V), and what the backward pass needs."""
     models, batch, tokens = shape
@@ -342,8 +347,9 @@ def forward(form: Form, terms: Terms, shape: Shape, keep: bool) -> tuple[Tensor,
     marks = (tokens * form.steps - 1) // settings["SEGMENT"] if keep else 0
     kept = new(models, batch, form.heads, marks, form.key_size, form.value_size)
     _forward_kernel[(models * batch, form.heads, pieces)](
-        *terms, outputs, last, kept, batch, tokens, form.scale, *form.strides(terms), KEEP=keep, **settings
-    )
+        *terms, outputs, last, kept, batch, tokens, form.scale, *form.strides(terms), KEEP=keep,
+        **_registers(0, settings), **settings,
+    )  # fmt: skip
     return outputs, last, kept
 
 
@@ -375,7 +381,7 @@ def backward(
     _backward_kernel[(models * batch, heads, pieces)](
         *terms, kept, d_outputs, d_last, d_q, d_k, d_v, d_beta, d_decay, d_rate, d_bias, d_first, batch, tokens,
         form.scale, *form.strides(terms), *strides, ENDS=d_last is not None, **settings,
-        **({"maxnreg": REGISTERS} if settings["num_warps"] <= 8 else {}),
+        **_registers(1, settings),
     )  # fmt: skip
     beta, decay, rate, bias = (None if part is None else _total(part) for part in (d_beta, d_decay, d_rate, d_bias))
     rate, bias = (None if part is None else part.sum(1) for part in (rate, bias))

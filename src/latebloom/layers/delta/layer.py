@@ -13,11 +13,11 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from latebloom.fields import Count, at_least
 from latebloom.layers.delta.form import Form
 from latebloom.layers.delta.projected import Projections, projected_delta_rule
+from latebloom.layers.gated_norm import normalize_then_gate
 from latebloom.layers.parts import (
     Range,
     ShortConvolution,
@@ -25,7 +25,6 @@ from latebloom.layers.parts import (
     check_range,
     first_decays,
     first_steps,
-    rms_norm,
 )
 from latebloom.layers.recurrence import Recurrence, RecurrentLayer
 from latebloom.layers.stacking import Stacking
@@ -127,12 +126,9 @@ class DeltaLayer(RecurrentLayer):
     def forward(self, x: Tensor, state: State | None = None, noise: Tensor | None = None) -> tuple[Tensor, State]:
         """(B, T, D) -> (B, T, D), and the state."""
         memory, before = (None, None) if state is None else state
-        settings = self.settings
         mixed, beta, step, gate = self.inputs(x).split(self.sizes, dim=-1)
         mixed, before = self.convolution(mixed, before)
-        decays = (step, noise, self.rate, self.step) if settings.decays else (None, noise, None, None)
+        decays = (step, noise, self.rate, self.step) if self.settings.decays else (None, noise, None, None)
         y, memory = projected_delta_rule(Projections(mixed, beta, *decays), memory, self.form)
-        y = rms_norm(y, self.norm).flatten(2)
-        if settings.output_gate != "none":
-            y = y * (F.silu(gate) if settings.output_gate == "silu" else gate.sigmoid())
+        y = normalize_then_gate(y, self.norm, gate, self.settings.output_gate)
         return self.outputs(y), (memory, before)

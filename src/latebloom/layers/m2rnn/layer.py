@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from latebloom.fields import Count
+from latebloom.layers.gated_norm import gate_then_normalize
 from latebloom.layers.m2rnn.operation import m2rnn
 from latebloom.layers.mlp import Linear
-from latebloom.layers.parts import Range, check_heads, check_range, first_decays, first_steps, rms_norm
+from latebloom.layers.parts import Range, check_heads, check_range, first_decays, first_steps
 from latebloom.layers.recurrence import Recurrence, RecurrentLayer
 from latebloom.layers.stacking import Stacking
 
@@ -91,5 +92,5 @@ class M2RNNLayer(RecurrentLayer):
             state = x.new_zeros(x.shape[0], self.heads, key.shape[-1], values.shape[-1])
         noise = None if noise is None else noise.unflatten(-1, (self.heads, -1))
         read, state = m2rnn(query, key, values, forget, self.weight, state, noise)
-        gated = (read.flatten(2) + self.skip * value) * F.silu(gate)
-        return self.output(rms_norm(gated, self.norm_weight)), state
+        y = read.flatten(2) + self.skip * value
+        return self.output(gate_then_normalize(y, self.norm_weight, gate)), state

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from latebloom.fields import Count, at_least
+from latebloom.layers.gated_norm import gate_then_normalize
 from latebloom.layers.parts import (
     Range,
     ShortConvolution,
@@ -22,7 +23,6 @@ from latebloom.layers.parts import (
     check_range,
     first_decays,
     first_steps,
-    rms_norm,
 )
 from latebloom.layers.recurrence import Recurrence, RecurrentLayer
 from latebloom.layers.ssm.operation import ssm
@@ -101,4 +101,4 @@ class Mamba2Layer(RecurrentLayer):
             write = write + noise.unflatten(-1, (heads, -1)).transpose(1, 2)
         y, memory = ssm(q[:, None], k[:, None], write, decay, memory)
         y = (y + self.skip[:, None, None] * values).transpose(1, 2).flatten(2)
-        return self.outputs(rms_norm(y * F.silu(gate), self.norm)), (memory, before)
+        return self.outputs(gate_then_normalize(y, self.norm, gate)), (memory, before)

@@ -20,9 +20,11 @@ from torch.nn import functional as F
 
 from latebloom.errors import require
 from latebloom.fields import Bound, Count, first_default
-from latebloom.layers.parts import Range, check_heads, check_range, first_steps, inverse_softplus, rms_norm
+from latebloom.layers.gated_norm import rms_norm
+from latebloom.layers.parts import Range, check_heads, check_range, first_steps, inverse_softplus
 from latebloom.layers.recurrence import Recurrence, RecurrentLayer
 from latebloom.layers.ssm.operation import ssm
+from latebloom.layers.ssm.rotate import rotate
 from latebloom.layers.stacking import Stacking
 
 LEAST_RATE = 1e-4
@@ -175,15 +177,6 @@ def trapezoidal(terms: Terms, state: State | None, noise: Tensor | None) -> tupl
     outputs, memory = ssm(q, k, write if noise is None else write + noise, log_decay.exp(), memory)
     outputs = outputs - (q * k).sum(-1, keepdim=True) * later * values
     return outputs, State(angle[:, :, -1], memory, k[:, :, -1], values[:, :, -1])
-
-
-def rotate(x: Tensor, angle: Tensor) -> Tensor:
-    """Rotate the first R pairs of neighbouring channels of x (..., N) by angles (..., R)."""
-    pairs = angle.shape[-1]
-    even, odd = x[..., : 2 * pairs].unflatten(-1, (pairs, 2)).unbind(-1)
-    cos, sin = angle.cos(), angle.sin()
-    turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
-    return torch.cat([turned, x[..., 2 * pairs :].expand(*turned.shape[:-1], -1)], dim=-1)
 
 
 def _first_state(terms: Terms) -> State:
