@@ -22,7 +22,7 @@ SEQUENCES = 4
 
 
 @triton.jit
-def _forward_kernel(
+def _convolution_forward_kernel(
     x, before, weight, bias, y, batch, tokens, row_stride, weight_stride, bias_stride,
     C: tl.constexpr, W: tl.constexpr, STARTS: tl.constexpr, BIASED: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
@@ -56,7 +56,7 @@ def _forward_kernel(
 
 
 @triton.jit
-def _backward_kernel(
+def _convolution_backward_kernel(
     x, before, weight, bias, d_y, d_x, d_before, d_weight, d_bias, batch, tokens, row_stride, weight_stride,
     bias_stride, C: tl.constexpr, W: tl.constexpr, STARTS: tl.constexpr, BIASED: tl.constexpr,
     CHANNELS: tl.constexpr, SEQUENCES: tl.constexpr,
@@ -153,7 +153,7 @@ def forward(
     models, batch, tokens = shape
     settings, parts = _settings(weight, before, bias)
     y = x.new_empty(x.shape)
-    _forward_kernel[(models * batch, parts)](
+    _convolution_forward_kernel[(models * batch, parts)](
         x, before, weight, bias, y, batch, tokens, x.stride(0), weight.stride(0),
         0 if bias is None else bias.stride(0), **settings,
     )  # fmt: skip
@@ -172,7 +172,7 @@ def backward(
     d_before = None if before is None else torch.empty_like(before)
     d_weight = x.new_empty(models, programs, size, channels)
     d_bias = None if bias is None else x.new_empty(models, programs, channels)
-    _backward_kernel[(programs, parts, models)](
+    _convolution_backward_kernel[(programs, parts, models)](
         x, before, weight, bias, d_y, d_x, d_before, d_weight, d_bias, batch, tokens, x.stride(0), weight.stride(0),
         0 if bias is None else bias.stride(0), SEQUENCES=SEQUENCES, **settings,
     )  # fmt: skip

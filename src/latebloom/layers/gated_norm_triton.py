@@ -27,7 +27,7 @@ def _activation(x, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
-def _forward_kernel(
+def _gated_norm_forward_kernel(
     x, weight, gate, y, groups, weight_stride, gate_stride, epsilon,
     G: tl.constexpr, V: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, ACTIVATION: tl.constexpr,
     GATES_FIRST: tl.constexpr,
@@ -52,7 +52,7 @@ def _forward_kernel(
 
 
 @triton.jit
-def _backward_kernel(
+def _gated_norm_backward_kernel(
     x, weight, gate, d_y, d_x, d_gate, d_weight, groups, weight_stride, gate_stride, epsilon,
     G: tl.constexpr, V: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, ACTIVATION: tl.constexpr,
     GATES_FIRST: tl.constexpr, TILES: tl.constexpr,
@@ -111,7 +111,7 @@ def forward(
     groups = x[0].numel() // x.shape[-1]
     settings = _settings(x, activation, gates_first)
     gate_stride = 0 if gate is None else gate.stride(0)
-    _forward_kernel[(triton.cdiv(groups, settings["ROWS"]), len(x))](
+    _gated_norm_forward_kernel[(triton.cdiv(groups, settings["ROWS"]), len(x))](
         x, weight, gate, y, groups, weight.stride(0), gate_stride, epsilon, **settings
     )
     return y
@@ -127,7 +127,7 @@ def backward(
     gate_stride = 0 if gate is None else gate.stride(0)
     programs = triton.cdiv(groups, settings["ROWS"] * TILES)
     d_weight = x.new_empty(models, programs, x.shape[-1])
-    _backward_kernel[(programs, models)](
+    _gated_norm_backward_kernel[(programs, models)](
         x, weight, gate, d_y, d_x, d_gate, d_weight, groups, weight.stride(0), gate_stride, epsilon, TILES=TILES,
         **settings,
     )  # fmt: skip

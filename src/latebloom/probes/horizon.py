@@ -99,9 +99,9 @@ class MemoryHorizon(StackedProbe):
                 curves = sum(stack.each(lambda call, pair: influence(call(pair)), pair).cpu() for pair in pairs)
             assert isinstance(curves, Tensor)
             check_finite(curves)
-            curves = curves / self.sequences
-            for rows, curve in zip(tables, curves, strict=True):
-                curve = torch.where(curve < ROUNDING, 0.0, curve)
+            for rows, total in zip(tables, curves, strict=True):
+                curve = total / self.sequences
+                curve = curve.where(curve >= ROUNDING, 0.0)
                 shares = (curve / curve[0].clamp_min(ROUNDING)).tolist()
                 rows += [
                     {"model": model, "distance": distance, "influence": share}

@@ -126,7 +126,7 @@ def _step(state, key, value, strength, extra, factor, RAW: tl.constexpr, ERASES:
 
 
 @triton.jit
-def _forward_kernel(
+def _delta_forward_kernel(
     q, k, v, beta, decay, noise, rate, bias, first, outputs, last, marks, batch, tokens, scale, q_row, k_row, v_row,
     beta_row, decay_row, q_head, k_head, v_head, beta_head, decay_head, rate_stride, bias_stride,
     K: tl.constexpr, V: tl.constexpr, HEADS: tl.constexpr, STEPS: tl.constexpr, RAW: tl.constexpr,
@@ -184,7 +184,7 @@ def _forward_kernel(
 
 
 @triton.jit
-def _backward_kernel(
+def _delta_backward_kernel(
     q, k, v, beta, decay, noise, rate, bias, first, marks, d_outputs, d_last, d_q, d_k, d_v, d_beta, d_decay, d_rate,
     d_bias, d_first, batch, tokens, scale, q_row, k_row, v_row, beta_row, decay_row, q_head, k_head, v_head, beta_head,
     decay_head, rate_stride, bias_stride, d_q_row, d_k_row, d_v_row, q_piece, k_piece,
@@ -346,7 +346,7 @@ def forward(form: Form, terms: Terms, shape: Shape, keep: bool) -> tuple[Tensor,
     last = new(models, batch, form.heads, form.key_size, form.value_size)
     marks = (tokens * form.steps - 1) // settings["SEGMENT"] if keep else 0
     kept = new(models, batch, form.heads, marks, form.key_size, form.value_size)
-    _forward_kernel[(models * batch, form.heads, pieces)](
+    _delta_forward_kernel[(models * batch, form.heads, pieces)](
         *terms, outputs, last, kept, batch, tokens, form.scale, *form.strides(terms), KEEP=keep,
         **_registers(0, settings), **settings,
     )  # fmt: skip
@@ -378,7 +378,7 @@ def backward(
     d_rate = None if terms.rate is None else new(pieces, models, batch, heads)
     d_bias = None if terms.bias is None else new(pieces, models, batch, heads * decays)
     d_first = None if terms.state is None else torch.empty_like(terms.state)
-    _backward_kernel[(models * batch, heads, pieces)](
+    _delta_backward_kernel[(models * batch, heads, pieces)](
         *terms, kept, d_outputs, d_last, d_q, d_k, d_v, d_beta, d_decay, d_rate, d_bias, d_first, batch, tokens,
         form.scale, *form.strides(terms), *strides, ENDS=d_last is not None, **settings,
         **_registers(1, settings),

@@ -16,7 +16,7 @@ ELEMENTS = 1024
 
 
 @triton.jit
-def _kernel(
+def _rotate_kernel(
     x, angle, slope, y, d_angle, rows, N: tl.constexpr, ROTATED: tl.constexpr, PAIRS: tl.constexpr,
     ROWS: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
@@ -45,7 +45,7 @@ def _launch(x: Tensor, angle: Tensor, slope: Tensor | None, y: Tensor, d_angle: 
     channels, rotated = x.shape[-1], angle.shape[-1]
     rows, pairs = x.numel() // channels, triton.next_power_of_2((channels + 1) // 2)
     tile = max(1, ELEMENTS // pairs)
-    _kernel[(triton.cdiv(rows, tile),)](
+    _rotate_kernel[(triton.cdiv(rows, tile),)](
         x, angle, slope, y, d_angle, rows, N=channels, ROTATED=rotated, PAIRS=pairs, ROWS=tile,
         BACK=slope is not None, num_warps=4,
     )  # fmt: skip
