@@ -11,6 +11,7 @@ from latebloom.evaluation.result import HOLDS_AT
 from latebloom.studies.capability import MULTIPLES, PREDICTED, TASKS
 
 RECURRENCES: dict[str, Any] = read("bench-recurrences-cpu")
+RECURRENCES_GPU: dict[str, Any] = read("bench-recurrences-h200")
 MEMORY: dict[str, Any] = json.loads((ROOT / "results" / "memory.json").read_text())
 KINDS = {
     "recurrence": "10,000 items, with attention",
@@ -23,13 +24,17 @@ COMPARED_AT = {"recall": 16}
 
 
 def recurrence_speed() -> str:
-    """Return the time of a training step with each recurrence."""
+    """Return the time of a training step with each recurrence, on a CPU and on a GPU."""
     rows = []
-    for name, figures in RECURRENCES["recurrences"].items():
-        step = figures["arms"]["one run"]["step_ms"]
-        ratio = figures["ratio_to_lstm"]["one run"]
-        rows.append(f"`{name}`|{step['minimum']:.0f} ({step['median']:.0f})|{ratio:.2f}")
-    return table("recurrence|step, ms: minimum (median)|ratio to the LSTM's", rows)
+    for name in RECURRENCES["recurrences"]:
+        cells = [f"`{name}`"]
+        for report, arms in ((RECURRENCES, ("one run",)), (RECURRENCES_GPU, ("one run", "64 stacked runs"))):
+            figures = report["recurrences"][name]
+            for arm in arms:
+                step, ratio = figures["arms"][arm]["step_ms"]["minimum"], figures["ratio_to_lstm"][arm]
+                cells.append(f"{step:.{0 if step >= 50 else 1}f} ({ratio:.2f})")
+        rows.append("|".join(cells))
+    return table("recurrence|CPU, one run|GPU, one captured run|GPU, 64 stacked runs", rows)
 
 
 def memory() -> str:

@@ -1,5 +1,6 @@
 """The benchmark as a command: run it, write the figures to a file and print them."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,9 @@ def run_bench(
     if peers:
         check_peers()
     chosen = choose_device(device)
-    report: dict[str, Any] = {"environment": describe_environment(0, str(chosen))}
+    report: dict[str, Any] = {"environment": _environment(chosen)}
     with Console(stderr=True).status("starting") as status:
         if chosen.type == "cuda":
-            report["environment"]["triton"] = __import__("triton").__version__
             settings: dict[str, Any] = {"mode": mode, "seconds": seconds, "growth": growth, "peers": peers}
             report |= bench_gpu(chosen, **settings, tell=status.update)
             write_json(out, report)
@@ -52,10 +52,15 @@ def run_bench(
     Console().print(gpu_table(report) if chosen.type == "cuda" else cpu_table(report))
 
 
+def _environment(device: torch.device) -> dict[str, Any]:
+    found = describe_environment(0, str(device))
+    return found | {"triton": import_module("triton").__version__} if device.type == "cuda" else found
+
+
 def run_recurrences(out: Path, *, device: str | None, mode: Precision, seconds: float) -> None:
     """Run the benchmark of recurrences."""
     chosen = choose_device(device)
-    report: dict[str, Any] = {"environment": describe_environment(0, str(chosen)), "precision": mode}
+    report: dict[str, Any] = {"environment": _environment(chosen), "precision": mode}
     with Console(stderr=True).status("starting") as status:
         report |= bench_recurrences(bench_config(precision=mode), chosen, seconds=seconds, tell=status.update)
     write_json(out, report)
@@ -65,9 +70,10 @@ def run_recurrences(out: Path, *, device: str | None, mode: Precision, seconds: 
 def run_kernels(out: Path, recurrence: str, *, device: str | None, mode: Precision) -> None:
     """Measure the kernels of a step of stacked runs."""
     Recurrence.find(recurrence, "kernels")
-    if choose_device(device).type != "cuda":
+    chosen = choose_device(device)
+    if chosen.type != "cuda":
         raise ConfigError("kernels: they are those of a GPU, and the device is a CPU")
-    report: dict[str, Any] = {"environment": describe_environment(0, "cuda"), "precision": mode}
+    report: dict[str, Any] = {"environment": _environment(chosen), "precision": mode}
     with Console(stderr=True).status("profiling a step, kernel by kernel"):
         report |= measure_kernels(RUNS, recurrence, mode)
     write_json(out, report)
