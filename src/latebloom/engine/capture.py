@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from functools import cache
 from time import perf_counter
 from typing import TypeVar
 
@@ -80,6 +81,12 @@ class Captured:
             torch.zeros(1, device=self._stream.device)
 
 
+@cache
+def _side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
+    """Return the same stream for the same number, because libraries keep a workspace per stream."""
+    return torch.cuda.Stream(device)
+
+
 def side_by_side(device: torch.device, works: Sequence[Callable[[], T]]) -> list[T]:
     """Return what each function returns; on a GPU each has a stream of its own, so that small kernels run at once.
 
@@ -88,7 +95,7 @@ def side_by_side(device: torch.device, works: Sequence[Callable[[], T]]) -> list
     if device.type != "cuda":
         return [work() for work in works]
     current, found = torch.cuda.current_stream(device), list[T]()
-    streams = [torch.cuda.Stream(device) for _ in works]
+    streams = [_side_stream(device, number) for number in range(len(works))]
     for stream, work in zip(streams, works, strict=True):
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
