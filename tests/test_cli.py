@@ -271,7 +271,7 @@ complete -p latebloom
         ("latebloom lm ev", "evaluate"),
         ("latebloom --v", "--version"),
         ("latebloom train --rec", "--recipe"),
-        ("latebloom study --scale ''", "tiny paper large"),
+        ("latebloom study --scale ''", "tiny small paper large"),
         ("latebloom completion z", "zsh"),
         ("latebloom evaluate runs/m", ""),  # bash completes the name of a file
         ("latebloom train --out --", ""),

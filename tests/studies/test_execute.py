@@ -466,7 +466,7 @@ def test_the_list_of_a_file_names_its_studies(tmp_path, capsys):
     )
     main(["study", str(tmp_path / "mine.py"), "--list"])
     said = capsys.readouterr().out
-    assert re.search(r"mine +Whether it helps\. +7 +7 +7", said)
+    assert re.search(r"mine +Whether it helps\. +7 +- +7 +7", said)
     assert "timing" not in said
 
 

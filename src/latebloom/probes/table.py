@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 Kind = Literal["text", "whole", "number"]
@@ -43,12 +44,22 @@ class Table:
 
     def records(self, **equal: Any) -> list[dict[str, Any]]:
         """Return the rows as records, those in which the named columns have these values."""
-        named = [{c.name: cell for c, cell in zip(self.columns, row, strict=True)} for row in self.rows]
-        return [one for one in named if all(one[name] == value for name, value in equal.items())]
+        names = [column.name for column in self.columns]
+        return [dict(zip(names, row, strict=True)) for row in self._rows(equal)]
 
     def values(self, column: str, **equal: Any) -> list[Any]:
         """Return the cells of a column, of the rows in which the named columns have these values."""
-        return [one[column] for one in self.records(**equal)]
+        place = self._places[column]
+        return [row[place] for row in self._rows(equal)]
+
+    def _rows(self, equal: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+        wanted = [(self._places[name], value) for name, value in equal.items()]
+        return (row for row in self.rows if all(row[place] == value for place, value in wanted))
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """The place of each column by name."""
+        return {column.name: place for place, column in enumerate(self.columns)}
 
 
 @dataclass(frozen=True)

@@ -56,11 +56,10 @@ def _splits(chart: Chart, runs: Sequence[Probed]) -> list[Any]:
 
 def _records(chart: Chart, run: Probed, split: Any, column: str | None = None) -> list[Any]:
     """Return the rows of a run that a chart draws, or one of their columns."""
+    equal = {} if split is None or chart.split is None else {chart.split: split}
+    equal |= {name: allowed[0] for name, allowed in chart.where.items() if len(allowed) == 1}
     rows = [
-        row
-        for row in run.table.records()
-        if all(row[name] in allowed for name, allowed in chart.where.items())
-        and (split is None or row[chart.split or ""] == split)
+        row for row in run.table.records(**equal) if all(row[name] in allowed for name, allowed in chart.where.items())
     ]
     return rows if column is None else [row[column] for row in rows]
 
