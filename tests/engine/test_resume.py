@@ -71,17 +71,18 @@ def assert_same_run(one: Path, other: Path) -> None:
         assert torch.equal(optimizers[0][name], optimizers[1][name]), name
 
 
-@pytest.fixture
-def longer(tiny) -> RunConfig:
-    return replace(tiny, training=replace(tiny.training, steps=40))
+@pytest.fixture(scope="module")
+def longer(tiny_run) -> RunConfig:
+    return replace(tiny_run, training=replace(tiny_run.training, steps=40))
 
 
-@pytest.fixture
-def undisturbed(longer, tmp_path) -> tuple[Path, Path]:
-    config = tmp_path / "config.json"
+@pytest.fixture(scope="module")
+def undisturbed(longer, tmp_path_factory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    config = folder / "config.json"
     config.write_text(json.dumps(longer.to_json()))
-    run(longer, tmp_path / "whole", device="cpu")
-    return config, tmp_path / "whole"
+    run(longer, folder / "whole", device="cpu")
+    return config, folder / "whole"
 
 
 MOMENTS = {

@@ -38,6 +38,12 @@ def small(tiny):
     return with_training(tiny, steps=100, delayed=phase, full=phase)
 
 
+@pytest.fixture
+def smaller(small):
+    """The same with one block, for tests that take many steps."""
+    return replace(small, model=replace(small.model, blocks=1))
+
+
 def different_runs(small: RunConfig) -> dict[str, RunConfig]:
     """Every way in which runs of one stack may differ."""
     delay = small.delay
@@ -57,8 +63,8 @@ def different_runs(small: RunConfig) -> dict[str, RunConfig]:
 
 
 @pytest.mark.parametrize("settings", [{}, {"weigh": "positions", "state_noise": 0.1}])
-def test_stacked_runs_follow_their_standalone_runs(small, settings):
-    configs = [with_training(config, **settings) for config in different_runs(small).values()]
+def test_stacked_runs_follow_their_standalone_runs(smaller, settings):
+    configs = [with_training(config, **settings) for config in different_runs(smaller).values()]
     stack, alone = Trainer(configs, CPU), [Trainer([config], CPU) for config in configs]
     for step in range(1, 101):
         assert stack.advance() == [i for i, trainer in enumerate(alone) if trainer.advance()]
@@ -70,7 +76,7 @@ def test_stacked_runs_follow_their_standalone_runs(small, settings):
                 assert got == pytest.approx(expected, rel=1e-4), (step, i)
     assert [run.switch for run in stack.runs] == [trainer.runs[0].switch for trainer in alone]
     # Not the weights: a key's bias has no effect, so its gradient is rounding alone, which Adam makes steps of.
-    tokens = small.task.batch(0, "test", 0, length=9, size=4).tokens
+    tokens = smaller.task.batch(0, "test", 0, length=9, size=4).tokens
     for i, trainer in enumerate(alone):
         models = stack.backend.model(i), trainer.backend.model(0)
         torch.testing.assert_close(*(model(tokens) for model in models), rtol=1e-3, atol=1e-3)
@@ -260,8 +266,8 @@ def started(out: Path, files: list[Path]) -> subprocess.Popen:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_stack_that_is_stopped_and_started_again_is_bit_for_bit_the_one_that_was_not(small, tmp_path, number):
-    configs = {name.replace(" ", "-"): config for name, config in different_runs(small).items()}
+def test_a_stack_that_is_stopped_and_started_again_is_bit_for_bit_the_one_that_was_not(smaller, tmp_path, number):
+    configs = {name.replace(" ", "-"): config for name, config in different_runs(smaller).items()}
     files = []
     for name, config in configs.items():
         files.append(tmp_path / f"{name}.json")
