@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from latebloom.layers.delta.form import Form, Shape, Terms
+from latebloom.layers.delta.step_triton import activate, at_step, d_unit, decayed, load, step_state, unit
 
 SEGMENT = 5
 """The most steps whose states the backward kernel keeps in registers."""
@@ -29,100 +30,6 @@ REGISTERS = (80, 168)
 """Registers a thread of the forward and of the backward kernel; with more, the chip holds fewer programs at once."""
 MOST_VALUES = 32
 """Values of a head that one program takes, at most."""
-
-
-@triton.jit
-def _softplus(x):
-    """Return log(1 + exp(x)), by a series for log(1 + z) that loses no digits where z is small."""
-    z = tl.exp(-tl.abs(x))
-    w = z / (2 + z)
-    p = w * w
-    series = 1.0 / 11 + p * (1.0 / 13 + p * (1.0 / 15 + p * (1.0 / 17)))
-    series = 1 + p * (1.0 / 3 + p * (1.0 / 5 + p * (1.0 / 7 + p * (1.0 / 9 + p * series))))
-    return tl.maximum(x, 0.0) + 2 * w * series
-
-
-@triton.jit
-def _unit(x, RAW: tl.constexpr):
-    """Return a vector divided by its length, and what it was multiplied by; without RAW the vector itself."""
-    inverse = 1.0
-    if RAW:
-        inverse = tl.rsqrt(tl.sum(x * x, 0) + 1e-6)
-        x = x * inverse
-    return x, inverse
-
-
-@triton.jit
-def _d_unit(d_y, y, inverse, RAW: tl.constexpr):
-    """Return the gradient of what `_unit` was given."""
-    if RAW:
-        d_y = inverse * (d_y - y * tl.sum(y * d_y, 0))
-    return d_y
-
-
-@triton.jit
-def _at(place, n, size):
-    """Return a size, or 0 at other steps than the n-th of a token; masks are places below such sizes."""
-    return tl.where(place == n, size, 0)
-
-
-@triton.jit
-def _inputs(
-    step, steps, k, v, beta, decay, noise, rate, bias, k_row, v_row, beta_row, decay_row, k_head, v_head, beta_head,
-    keys, columns, K: tl.constexpr, V: tl.constexpr, HEADS: tl.constexpr, STEPS: tl.constexpr, RAW: tl.constexpr,
-    ERASES: tl.constexpr, BETA: tl.constexpr, DECAY: tl.constexpr, CHANNELS: tl.constexpr, NOISY: tl.constexpr,
-    KEYS: tl.constexpr,
-):  # fmt: skip
-    """Return what a step forgets, erases and writes; a step past the end changes nothing."""
-    t, n = step // STEPS, step % STEPS
-    one = tl.where(step < steps, 1, 0)
-    key = tl.load(k + t * k_row + n * HEADS * k_head + keys, keys < K * one, 0.0)
-    key, inverse = _unit(key, RAW)
-    value = tl.load(v + t * v_row + n * HEADS * v_head + columns, columns < V * one, 0.0)
-    strength = 1.0
-    if ERASES:
-        strength = tl.load(beta + t * beta_row + n * HEADS * beta_head, one > 0, 0.0)
-        if RAW:
-            strength = BETA * tl.sigmoid(strength)
-    extra = tl.zeros_like(value)
-    if NOISY:
-        extra = tl.load(noise + t * HEADS * V + columns, columns < _at(n, STEPS - 1, V * one), 0.0)
-    exponent = tl.zeros([KEYS], tl.float32)
-    logarithm = exponent
-    factor = exponent
-    if DECAY != "none":
-        one = _at(n, 0, one)
-        nothing: tl.constexpr = 1.0 if DECAY == "number" else 0.0
-        if CHANNELS:
-            exponent = tl.load(decay + t * decay_row + keys, keys < K * one, nothing)
-        else:
-            exponent += tl.load(decay + t * decay_row, one > 0, nothing)
-        factor = exponent
-        if DECAY == "softplus":
-            exponent += bias
-            logarithm = tl.where(one > 0, -rate * _softplus(exponent), 0.0)
-            factor = tl.exp(logarithm)
-        elif DECAY == "log":
-            factor = tl.exp(exponent)
-    return key, inverse, value, strength, extra, factor, logarithm, exponent
-
-
-@triton.jit
-def _step(state, key, value, strength, extra, factor, RAW: tl.constexpr, ERASES: tl.constexpr, DECAY: tl.constexpr):
-    """Return the state that is left, what the strength multiplies, what is written under the key, and the state."""
-    if DECAY != "none":
-        state = factor[:, None] * state
-    missing = value
-    new = value
-    if ERASES:
-        stored = tl.sum(key[:, None] * state, 0)
-        if RAW:
-            missing = value - stored
-            new = strength * missing + extra
-        else:
-            missing = -stored
-            new = value + strength * missing
-    return state, missing, new, state + key[:, None] * new[None, :]
 
 
 @triton.jit
@@ -162,24 +69,32 @@ def _delta_forward_kernel(
     if KEEP:
         marks += pair * ((steps - 1) // SEGMENT) * K * V
 
-    state = tl.zeros([KEYS, VALUES], tl.float32)
+    # A load, even of nothing, decides which thread holds what; zeros would be computed in several arrangements.
+    state = tl.load(last + matrix, square & (columns[None, :] < tl.minimum(tokens, 0)), 0.0)
     if not STARTS:
         state = tl.load(first + pair * K * V + matrix, square, 0.0)
+    inputs_next = load(
+        0, 1, q, k, v, beta, decay, noise, q_row, k_row, v_row, beta_row, decay_row, k_head, v_head, beta_head, keys,
+        columns, K, V, HEADS, STEPS, ERASES, DECAY, CHANNELS, NOISY,
+    )  # fmt: skip
     for step in range(steps):
+        key, value, query, strength, extra, exponent = inputs_next
+        # Loaded before this step stores, which a load cannot pass.
+        inputs_next = load(
+            tl.minimum(step + 1, steps - 1), 1, q, k, v, beta, decay, noise, q_row, k_row, v_row, beta_row, decay_row,
+            k_head, v_head, beta_head, keys, columns, K, V, HEADS, STEPS, ERASES, DECAY, CHANNELS, NOISY,
+        )  # fmt: skip
         if KEEP:  # noqa: SIM102  (this is decided when the kernel is compiled, and the next line when it runs)
             if (step > 0) & (step % SEGMENT == 0):
                 tl.store(marks + (step // SEGMENT - 1) * K * V + matrix, state, square)
-        key, _, value, strength, extra, factor, _, _ = _inputs(
-            step, steps, k, v, beta, decay, noise, rate_of_head, bias_of_head, k_row, v_row, beta_row, decay_row,
-            k_head, v_head, beta_head, keys, columns, K, V, HEADS, STEPS, RAW, ERASES, BETA, DECAY, CHANNELS, NOISY,
-            KEYS,
-        )  # fmt: skip
         t, n = step // STEPS, step % STEPS
-        query = tl.load(q + t * q_row + keys, keys < _at(n, STEPS - 1, K), 0.0)
-        query, _ = _unit(query, RAW)
-        _, _, _, state = _step(state, key, value, strength, extra, factor, RAW, ERASES, DECAY)
+        key, _, strength, factor, _, _ = activate(
+            at_step(n, 0, 1), key, strength, exponent, rate_of_head, bias_of_head, RAW, ERASES, BETA, DECAY
+        )
+        query, _ = unit(query, RAW)
+        _, _, state = step_state(state, key, value, strength, extra, factor, RAW, ERASES, CHANNELS, DECAY)
         out = tl.sum((scale * query)[:, None] * state, 0)
-        tl.store(outputs + t * HEADS * V + columns, out, columns < _at(n, STEPS - 1, V))
+        tl.store(outputs + t * HEADS * V + columns, out, columns < at_step(n, STEPS - 1, V))
     tl.store(last + pair * K * V + matrix, state, square)
 
 
@@ -190,7 +105,8 @@ def _delta_backward_kernel(
     decay_head, rate_stride, bias_stride, d_q_row, d_k_row, d_v_row, q_piece, k_piece,
     K: tl.constexpr, V: tl.constexpr, HEADS: tl.constexpr, STEPS: tl.constexpr, RAW: tl.constexpr,
     ERASES: tl.constexpr, BETA: tl.constexpr, DECAY: tl.constexpr, CHANNELS: tl.constexpr, NOISY: tl.constexpr,
-    STARTS: tl.constexpr, ENDS: tl.constexpr, SEGMENT: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
+    STARTS: tl.constexpr, ENDS: tl.constexpr, SEGMENT: tl.constexpr, EVEN: tl.constexpr, KEYS: tl.constexpr,
+    VALUES: tl.constexpr,
 ):  # fmt: skip
     sequence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     model, part = sequence // batch, tl.program_id(2).to(tl.int64)
@@ -228,44 +144,67 @@ def _delta_backward_kernel(
 
     segments = (steps + SEGMENT - 1) // SEGMENT
     marks += pair * (segments - 1) * K * V
-    slope = tl.zeros([KEYS, VALUES], tl.float32)  # the gradient of the state
+    # The gradient of the state. A load, even of nothing, decides which thread holds what.
+    slope = tl.load(d_q + matrix, square & (columns[None, :] < tl.minimum(tokens, 0)), 0.0)
     if ENDS:
         slope = tl.load(d_last + pair * K * V + matrix, square, 0.0)
-    rate_sum = tl.zeros([KEYS], tl.float32)
-    bias_sum = tl.zeros([KEYS], tl.float32)
+    rate_sum = 0.0
+    bias_sum = 0.0
+    if CHANNELS:
+        rate_sum = tl.zeros([KEYS], tl.float32)
+        bias_sum = tl.zeros([KEYS], tl.float32)
     for back in range(segments):
         segment = segments - 1 - back
         state = tl.load(marks + (segment - 1) * K * V + matrix, square & (keys[:, None] < segment * K), 0.0)
         if not STARTS:
-            state += tl.load(first + pair * K * V + matrix, square & (keys[:, None] < _at(segment, 0, K)), 0.0)
-        states = (state,)
-        for i in tl.static_range(SEGMENT - 1):
-            key, _, value, strength, extra, factor, _, _ = _inputs(
-                segment * SEGMENT + i, steps, k, v, beta, decay, noise, rate_of_head, bias_of_head, k_row, v_row,
-                beta_row, decay_row, k_head, v_head, beta_head, keys, columns, K, V, HEADS, STEPS, RAW, ERASES, BETA,
-                DECAY, CHANNELS, NOISY, KEYS,
+            state += tl.load(first + pair * K * V + matrix, square & (keys[:, None] < at_step(segment, 0, K)), 0.0)
+        inputs = ()
+        for i in tl.static_range(SEGMENT):
+            step = segment * SEGMENT + i
+            one = 1 if EVEN else tl.where(step < steps, 1, 0)
+            d_out = tl.load(
+                d_outputs + step // STEPS * HEADS * V + columns,
+                columns < V * at_step(step % STEPS, STEPS - 1, one), 0.0,
             )  # fmt: skip
-            _, _, _, state = _step(state, key, value, strength, extra, factor, RAW, ERASES, DECAY)
-            states = states + (state,)  # noqa: RUF005  (the compiler knows no other way)
+            loaded = load(
+                step, one, q, k, v, beta, decay, noise, q_row, k_row, v_row, beta_row, decay_row, k_head, v_head,
+                beta_head, keys, columns, K, V, HEADS, STEPS, ERASES, DECAY, CHANNELS, NOISY,
+            )  # fmt: skip
+            inputs = inputs + ((loaded, d_out),)  # noqa: RUF005  (the compiler knows no other way)
+        saved = ()
+        for i in tl.static_range(SEGMENT):
+            step = segment * SEGMENT + i
+            one = 1 if EVEN else tl.where(step < steps, 1, 0)
+            key, value, query, strength, extra, exponent = inputs[i][0]
+            terms = activate(
+                at_step(step % STEPS, 0, one),
+                key,
+                strength,
+                exponent,
+                rate_of_head,
+                bias_of_head,
+                RAW,
+                ERASES,
+                BETA,
+                DECAY,
+            )
+            key, _, strength, factor, _, _ = terms
+            query, query_inverse = unit(query, RAW)
+            before = state
+            missing, new, state = step_state(before, key, value, strength, extra, factor, RAW, ERASES, CHANNELS, DECAY)
+            saved = saved + ((before, missing, new, state, query, query_inverse, terms),)  # noqa: RUF005
         for j in tl.static_range(SEGMENT):
             step = segment * SEGMENT + (SEGMENT - 1 - j)
             t, n = step // STEPS, step % STEPS
-            one = tl.where(step < steps, 1, 0)
-            key, inverse, value, strength, extra, factor, logarithm, exponent = _inputs(
-                step, steps, k, v, beta, decay, noise, rate_of_head, bias_of_head, k_row, v_row, beta_row, decay_row,
-                k_head, v_head, beta_head, keys, columns, K, V, HEADS, STEPS, RAW, ERASES, BETA, DECAY, CHANNELS,
-                NOISY, KEYS,
-            )  # fmt: skip
-            reads = _at(n, STEPS - 1, one)
-            query = tl.load(q + t * q_row + keys, keys < K * reads, 0.0)
-            query, query_inverse = _unit(query, RAW)
-            d_out = tl.load(d_outputs + t * HEADS * V + columns, columns < V * reads, 0.0)
-            before = states[SEGMENT - 1 - j]
-            left, missing, new, after = _step(before, key, value, strength, extra, factor, RAW, ERASES, DECAY)
+            one = 1 if EVEN else tl.where(step < steps, 1, 0)
+            before, missing, new, after, query, query_inverse, terms = saved[SEGMENT - 1 - j]
+            key, inverse, strength, factor, logarithm, exponent = terms
+            d_out = inputs[SEGMENT - 1 - j][1]
+            left = decayed(before, factor, CHANNELS, DECAY)
 
             slope += (scale * query)[:, None] * d_out[None, :]
-            d_query = _d_unit(scale * tl.sum(after * d_out[None, :], 1), query, query_inverse, RAW)
-            tl.store(d_q + t * d_q_row + keys, d_query, keys < K * reads)
+            d_query = d_unit(scale * tl.sum(after * d_out[None, :], 1), query, query_inverse, RAW)
+            tl.store(d_q + t * d_q_row + keys, d_query, keys < K * at_step(n, STEPS - 1, one))
             d_new = tl.sum(slope * key[:, None], 0)
             d_value = d_new
             if ERASES:
@@ -279,13 +218,15 @@ def _delta_backward_kernel(
                 tl.store(d_beta + (t * STEPS + n) * HEADS, d_strength, one > 0)
             else:
                 d_key = tl.sum(slope * new[None, :], 1)
-            d_key = _d_unit(d_key, key, inverse, RAW)
+            d_key = d_unit(d_key, key, inverse, RAW)
             tl.store(d_k + t * d_k_row + n * HEADS * K + keys, d_key, keys < K * one)
             tl.store(d_v + t * d_v_row + n * HEADS * V + columns, d_value, columns < V * one)
             if DECAY != "none":
-                forgets = _at(n, 0, one)
+                forgets = at_step(n, 0, one)
                 # With respect to the decay itself, or to its logarithm.
                 d_factor = tl.sum(slope * (before if DECAY == "number" else left), 1)
+                if not CHANNELS:
+                    d_factor = tl.sum(d_factor, 0)
                 if DECAY == "softplus":
                     d_factor = tl.where(forgets > 0, d_factor, 0.0)
                     rate_sum += d_factor * logarithm
@@ -294,18 +235,19 @@ def _delta_backward_kernel(
                 if CHANNELS:
                     tl.store(d_decay + t * HEADS * K + keys, d_factor, keys < K * forgets)
                 else:
-                    tl.store(d_decay + t * HEADS, tl.sum(d_factor, 0), forgets > 0)
-                slope = factor[:, None] * slope
+                    tl.store(d_decay + t * HEADS, d_factor, forgets > 0)
+                slope = decayed(slope, factor, CHANNELS, DECAY)
     if not STARTS:
         tl.store(d_first + pair * K * V + matrix, slope, square)
     if DECAY == "softplus":
         # One row per program, summed afterwards in a fixed order; atomic additions would have no fixed order.
         place = part * tl.num_programs(0) * HEADS + pair
-        tl.store(d_rate + place, tl.sum(rate_sum, 0))
         if CHANNELS:
+            tl.store(d_rate + place, tl.sum(rate_sum, 0))
             tl.store(d_bias + place * K + keys, bias_sum, keys < K)
         else:
-            tl.store(d_bias + place, tl.sum(bias_sum, 0))
+            tl.store(d_rate + place, rate_sum)
+            tl.store(d_bias + place, bias_sum)
 
 
 def _settings(form: Form, terms: Terms, steps: int) -> tuple[dict[str, Any], int]:
@@ -380,7 +322,8 @@ def backward(
     d_first = None if terms.state is None else torch.empty_like(terms.state)
     _delta_backward_kernel[(models * batch, heads, pieces)](
         *terms, kept, d_outputs, d_last, d_q, d_k, d_v, d_beta, d_decay, d_rate, d_bias, d_first, batch, tokens,
-        form.scale, *form.strides(terms), *strides, ENDS=d_last is not None, **settings,
+        form.scale, *form.strides(terms), *strides, ENDS=d_last is not None,
+        EVEN=tokens * steps % settings["SEGMENT"] == 0, **settings,
         **_registers(1, settings),
     )  # fmt: skip
     beta, decay, rate, bias = (None if part is None else _total(part) for part in (d_beta, d_decay, d_rate, d_bias))
