@@ -5,6 +5,7 @@ Shapes: K key size, V value size, H heads. Keys and values are vectors, and the 
 
 # A kernel is compiled, not run as Python: its constants are plain numbers, and branches on them are resolved.
 # pyright: reportArgumentType=false, reportCallIssue=false, reportPossiblyUnboundVariable=false
+# pyright: reportAssignmentType=false, reportOperatorIssue=false
 
 import triton
 import triton.language as tl
