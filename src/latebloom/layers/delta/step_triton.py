@@ -1,6 +1,7 @@
-"""One step of the delta rule inside a kernel: its inputs, their activations, and the next state of a head.
+"""One step of the delta rule inside a kernel: its inputs, their activations, and the next states of some heads.
 
-Shapes: K key size, V value size, H heads. Keys and values are vectors, and the state is a matrix (K, V).
+Shapes: G heads, K key size, V value size. Queries and keys are (G, K), values (G, V), betas (G,), decays (G,) or
+(G, K), and states (G, K, V).
 """
 
 # A kernel is compiled, not run as Python: its constants are plain numbers, and branches on them are resolved.
@@ -24,11 +25,11 @@ def _softplus(x):
 
 @triton.jit
 def unit(x, RAW: tl.constexpr):
-    """Return a vector divided by its length, and what it was multiplied by; without RAW the vector itself."""
+    """Return vectors divided by their lengths, and what they were multiplied by; without RAW the vectors."""
     inverse = 1.0
     if RAW:
-        inverse = tl.rsqrt(tl.sum(x * x, 0) + 1e-6)
-        x = x * inverse
+        inverse = tl.rsqrt(tl.sum(x * x, 1) + 1e-6)
+        x = x * inverse[:, None]
     return x, inverse
 
 
@@ -36,7 +37,7 @@ def unit(x, RAW: tl.constexpr):
 def d_unit(d_y, y, inverse, RAW: tl.constexpr):
     """Return the gradient of what `unit` was given."""
     if RAW:
-        d_y = inverse * (d_y - y * tl.sum(y * d_y, 0))
+        d_y = inverse[:, None] * (d_y - y * tl.sum(y * d_y, 1)[:, None])
     return d_y
 
 
@@ -49,28 +50,31 @@ def at_step(place, n, size):
 @triton.jit
 def load(
     step, one, q, k, v, beta, decay, noise, q_row, k_row, v_row, beta_row, decay_row, k_head, v_head, beta_head,
-    keys, columns, K: tl.constexpr, V: tl.constexpr, HEADS: tl.constexpr, STEPS: tl.constexpr, ERASES: tl.constexpr,
-    DECAY: tl.constexpr, CHANNELS: tl.constexpr, NOISY: tl.constexpr,
+    places, keys, columns, K: tl.constexpr, V: tl.constexpr, HEADS: tl.constexpr, STEPS: tl.constexpr,
+    ERASES: tl.constexpr, DECAY: tl.constexpr, CHANNELS: tl.constexpr, NOISY: tl.constexpr,
 ):  # fmt: skip
     """Return the inputs of a step, or of a step past the end, where `one` is 0, inputs that change nothing."""
     t, n = step // STEPS, step % STEPS
     starts, ends = at_step(n, 0, one), at_step(n, STEPS - 1, one)
-    key = tl.load(k + t * k_row + n * HEADS * k_head + keys, keys < K * one, 0.0)
-    value = tl.load(v + t * v_row + n * HEADS * v_head + columns, columns < V * one, 0.0)
-    query = tl.load(q + t * q_row + keys, keys < K * ends, 0.0)
+    q_places, k_places, v_places, beta_places, decay_places, noise_places = places
+    key = tl.load(k + t * k_row + n * HEADS * k_head + k_places, keys < K * one, 0.0)
+    value = tl.load(v + t * v_row + n * HEADS * v_head + v_places, columns < V * one, 0.0)
+    query = tl.load(q + t * q_row + q_places, keys < K * ends, 0.0)
     strength = 1.0
     if ERASES:
-        strength = tl.load(beta + t * beta_row + n * HEADS * beta_head, one > 0, 0.0)
+        strength = tl.load(
+            beta + t * beta_row + n * HEADS * beta_head + beta_places, tl.zeros_like(beta_places) < one, 0.0
+        )
     extra = 0.0
     if NOISY:
-        extra = tl.load(noise + t * HEADS * V + columns, columns < V * ends, 0.0)
+        extra = tl.load(noise + t * HEADS * V + noise_places, columns < V * ends, 0.0)
     exponent = 0.0
     nothing: tl.constexpr = 1.0 if DECAY == "number" else 0.0
     if DECAY != "none":
         if CHANNELS:
-            exponent = tl.load(decay + t * decay_row + keys, keys < K * starts, nothing)
+            exponent = tl.load(decay + t * decay_row + decay_places, keys < K * starts, nothing)
         else:
-            exponent = tl.load(decay + t * decay_row, starts > 0, nothing)
+            exponent = tl.load(decay + t * decay_row + decay_places, tl.zeros_like(decay_places) < starts, nothing)
     return key, value, query, strength, extra, exponent
 
 
@@ -98,8 +102,7 @@ def activate(
 def decayed(state, factor, CHANNELS: tl.constexpr, DECAY: tl.constexpr):
     """Return a state, or its gradient, multiplied by the decay."""
     if DECAY != "none":
-        if CHANNELS:
-            factor = factor[:, None]
+        factor = factor[:, :, None] if CHANNELS else factor[:, None, None]
         state = factor * state
     return state
 
@@ -114,11 +117,11 @@ def step_state(
     missing = value
     new = value
     if ERASES:
-        stored = tl.sum(key[:, None] * state, 0)
+        stored = tl.sum(key[:, :, None] * state, 1)
         if RAW:
             missing = value - stored
-            new = strength * missing + extra
+            new = strength[:, None] * missing + extra
         else:
             missing = -stored
-            new = value + strength * missing
-    return missing, new, state + key[:, None] * new[None, :]
+            new = value + strength[:, None] * missing
+    return missing, new, state + key[:, :, None] * new[:, None, :]
