@@ -207,19 +207,21 @@ def _delta_backward_kernel(
             query, query_inverse = unit(query, RAW)
             before = state
             missing, new, state = step_state(before, key, value, strength, extra, factor, RAW, ERASES, CHANNELS, DECAY)
-            saved = saved + ((before, missing, new, state, query, query_inverse, terms),)  # noqa: RUF005
+            saved = saved + ((before, missing, new, query, terms),)  # noqa: RUF005
+            # Here rather than on the way back, where the state after the step would be kept as well.
+            d_query = d_unit(scale * tl.sum(state * inputs[i][1][:, None, :], 2), query, query_inverse, RAW)
+            reads = at_step(step % STEPS, STEPS - 1, one)
+            tl.store(d_q + step // STEPS * d_q_row + key_places, d_query, keys < K * reads)
         for j in tl.static_range(SEGMENT):
             step = segment * SEGMENT + (SEGMENT - 1 - j)
             t, n = step // STEPS, step % STEPS
             one = 1 if EVEN else tl.where(step < steps, 1, 0)
-            before, missing, new, after, query, query_inverse, terms = saved[SEGMENT - 1 - j]
+            before, missing, new, query, terms = saved[SEGMENT - 1 - j]
             key, inverse, strength, factor, logarithm, exponent = terms
             d_out = inputs[SEGMENT - 1 - j][1]
             left = decayed(before, factor, CHANNELS, DECAY)
 
             slope += (scale * query)[:, :, None] * d_out[:, None, :]
-            d_query = d_unit(scale * tl.sum(after * d_out[:, None, :], 2), query, query_inverse, RAW)
-            tl.store(d_q + t * d_q_row + key_places, d_query, keys < K * at_step(n, STEPS - 1, one))
             d_new = tl.sum(slope * key[:, :, None], 1)
             d_value = d_new
             if ERASES:
