@@ -51,7 +51,8 @@ def _convolution_forward_kernel(
     y += sequence * tokens * C + columns
     ahead = ()
     for i in tl.static_range(AHEAD):
-        ahead = ahead + (tl.load(x + tl.minimum(i, tokens - 1) * row_stride, real, 0.0),)  # noqa: RUF005
+        value = tl.load(x + i * row_stride, columns < tl.where(i < tokens, C, 0), 0.0)
+        ahead = ahead + (value,)  # noqa: RUF005
     for t in range(tokens):
         seen = seen + (ahead[0],)  # noqa: RUF005
         value = tl.load(x + tl.minimum(t + AHEAD, tokens - 1) * row_stride, real, 0.0)
