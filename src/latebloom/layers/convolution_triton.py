@@ -15,8 +15,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-CHANNELS = 128
+CHANNELS = 64
 """Channels of a program, at most."""
+AHEAD = 4
+"""Tokens whose inputs are loaded ahead, because a load cannot pass a store of the tokens before."""
 SEQUENCES = 4
 """Sequences that a program of the backward kernel takes one after the other; they share a row of weight gradients."""
 
@@ -25,6 +27,7 @@ SEQUENCES = 4
 def _convolution_forward_kernel(
     x, before, weight, bias, y, batch, tokens, row_stride, weight_stride, bias_stride,
     C: tl.constexpr, W: tl.constexpr, STARTS: tl.constexpr, BIASED: tl.constexpr, CHANNELS: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):  # fmt: skip
     sequence = tl.program_id(0).to(tl.int64)
     model = sequence // batch
@@ -46,8 +49,14 @@ def _convolution_forward_kernel(
             seen = seen + (tl.load(place, real, 0.0),)  # noqa: RUF005
     x += sequence * tokens * row_stride + columns
     y += sequence * tokens * C + columns
+    ahead = ()
+    for i in tl.static_range(AHEAD):
+        value = tl.load(x + i * row_stride, columns < tl.where(i < tokens, C, 0), 0.0)
+        ahead = ahead + (value,)  # noqa: RUF005
     for t in range(tokens):
-        seen = seen + (tl.load(x + t * row_stride, real, 0.0),)  # noqa: RUF005
+        seen = seen + (ahead[0],)  # noqa: RUF005
+        value = tl.load(x + tl.minimum(t + AHEAD, tokens - 1) * row_stride, real, 0.0)
+        ahead = ahead[1:] + (value,)  # noqa: RUF005
         total = shift
         for i in tl.static_range(W):
             total += factors[i] * seen[i]
@@ -56,10 +65,18 @@ def _convolution_forward_kernel(
 
 
 @triton.jit
+def _pair(inputs, slopes, t, columns, channels, row_stride, C: tl.constexpr, W: tl.constexpr):
+    """Return the earliest input that token t sees, and the gradient of its output; zeros before the first token."""
+    at = t - (W - 1)
+    first = tl.load(inputs + at * row_stride, columns < tl.where(at >= 0, channels, 0), 0.0)
+    return first, tl.load(slopes + t * C, columns < tl.where(t >= 0, channels, 0), 0.0)
+
+
+@triton.jit
 def _convolution_backward_kernel(
     x, before, weight, bias, d_y, d_x, d_before, d_weight, d_bias, batch, tokens, row_stride, weight_stride,
     bias_stride, C: tl.constexpr, W: tl.constexpr, STARTS: tl.constexpr, BIASED: tl.constexpr,
-    CHANNELS: tl.constexpr, SEQUENCES: tl.constexpr,
+    CHANNELS: tl.constexpr, SEQUENCES: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     model = tl.program_id(2).to(tl.int64)
     columns = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -95,10 +112,15 @@ def _convolution_backward_kernel(
                 value += tl.load(history + at * C, columns < tl.where(at < 0, columns_here, 0), 0.0)
             seen = seen + (value,)  # noqa: RUF005
             owed = owed + (nothing,)  # noqa: RUF005
+        ahead = ()  # the inputs of the next tokens and their outputs' gradients
+        for i in tl.static_range(AHEAD):
+            ahead = ahead + (_pair(inputs, slopes, tokens - 1 - i, columns, columns_here, row_stride, C, W),)  # noqa: RUF005
         for back in range(tokens):
             t = tokens - 1 - back
             at = t - (W - 1)
-            first = tl.load(inputs + at * row_stride, columns < tl.where(at >= 0, columns_here, 0), 0.0)
+            first, slope = ahead[0]
+            pair = _pair(inputs, slopes, t - AHEAD, columns, columns_here, row_stride, C, W)
+            ahead = ahead[1:] + (pair,)  # noqa: RUF005
             if not STARTS:
                 first += tl.load(history + at * C, columns < tl.where(at < 0, columns_here, 0), 0.0)
             seen = (first,) + seen  # noqa: RUF005
@@ -106,7 +128,7 @@ def _convolution_backward_kernel(
             for i in tl.static_range(W):
                 total += factors[i] * seen[i]
             gate = tl.sigmoid(total)
-            slope = tl.load(slopes + t * C, here, 0.0) * gate * (1 + total * (1 - gate))
+            slope *= gate * (1 + total * (1 - gate))
             shift_sum += slope
             owed = (nothing,) + owed  # noqa: RUF005
             added = ()
@@ -139,6 +161,7 @@ def _settings(weight: Tensor, before: Tensor | None, bias: Tensor | None) -> tup
         "STARTS": before is None,
         "BIASED": bias is not None,
         "CHANNELS": columns,
+        "AHEAD": AHEAD,
         "num_warps": max(1, columns // 32),
     }, triton.cdiv(channels, columns)
 
