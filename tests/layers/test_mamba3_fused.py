@@ -77,3 +77,20 @@ def test_stacked_models_are_computed_as_alone(device, starts):
     for i in range(MODELS):
         alone = one(skip[i], *(part[i] for part in inputs))
         assert all(torch.equal(a, b[i]) for a, b in zip(alone, stacked, strict=True))
+
+
+@pytest.mark.parametrize("part", ["outputs", "memory"])
+def test_gradients_of_a_part_of_the_results(device, monkeypatch, part):
+    """In training nobody asks for the state after the last token, so that its gradients are missing."""
+    monkeypatch.setattr(module, "ssm", ssm_loop)
+    layer = Mamba3(heads=2, key_size=8).build(8).to(device)
+    x = torch.randn(BATCH, 9, 8, device=device, requires_grad=True)
+    grads = []
+    for fused in (False, True):
+        monkeypatch.setattr(module, "uses_fused_kernels", lambda x, channels, fused=fused: fused)
+        y, state = layer(x)
+        result = y if part == "outputs" else state.memory
+        inputs = [x, layer.inputs.weight, layer.norms, layer.biases, layer.step, layer.rate]
+        grads.append(torch.autograd.grad(result.square().sum(), inputs, materialize_grads=True))
+    for plain, fused in zip(*grads, strict=True):
+        torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-4)

@@ -23,6 +23,8 @@ from latebloom.layers.delta.delta_triton import _softplus
 
 ELEMENTS = 256
 """Pairs of channels of a tile, over all heads; at least those of one token."""
+REGISTERS = 128
+"""Registers a thread of the backward kernel; with more, the chip holds fewer programs at once."""
 PI, TWO_PI, INVERSE = tl.constexpr(pi), tl.constexpr(2 * pi), tl.constexpr(0.5 / pi)
 EPSILON = tl.constexpr(1e-5)
 
@@ -253,15 +255,16 @@ def _mamba3_rotation_backward_kernel(
 def _settings(sizes: list[int], tokens: int) -> dict[str, Any]:
     width, _, size, _, heads, _, _, rotated = sizes
     padded, pairs = triton.next_power_of_2(heads), triton.next_power_of_2((size + 1) // 2)
+    times = min(triton.next_power_of_2(tokens), max(1, ELEMENTS // (padded * pairs)))
     return {
         "D": width,
         "N": size,
         "H": heads,
         "R": rotated,
-        "TOKENS": min(triton.next_power_of_2(tokens), max(1, ELEMENTS // (padded * pairs))),
+        "TOKENS": times,
         "HEADS": padded,
         "PAIRS": pairs,
-        "num_warps": 4,
+        "num_warps": min(16, max(4, times * padded * pairs // 64)),
     }
 
 
@@ -302,6 +305,6 @@ def backward(
     _mamba3_rotation_backward_kernel[(models * batch,)](
         projected, norms, biases, step_bias, starts, *slopes, d_projected, d_norms, d_biases, d_bias, d_first, batch,
         tokens, projected.stride(0), norms.stride(0), biases.stride(0), step_bias.stride(0), FRESH=fresh,
-        ENDS=slopes[-1] is not None, **settings,
+        ENDS=slopes[-1] is not None, maxnreg=REGISTERS, **settings,
     )  # fmt: skip
     return d_norms.sum(1), d_biases.sum(1), d_bias.sum(1), d_first
