@@ -52,3 +52,16 @@ def test_the_gate_before_the_norm(device, models, batch, tokens, size):
     for i in range(models):
         alone = gate_then_normalize(x[i], inputs[1][i], gate[i])
         assert torch.equal(call(x, inputs[1], gate)[0][i], alone)
+
+
+def test_the_gate_before_the_norm_with_a_skip(device):
+    x, gate = torch.randn(2, 2, 3, 5, 24, device=device)
+    skipped = torch.randn(2, 3, 5, 31, device=device)[..., 3:27]  # a part of wider rows
+    inputs = [x, *rows_of_parameters(device, 2, (24,)), gate, *rows_of_parameters(device, 2, (3,)), skipped]
+
+    def call(*inputs):
+        return (vmap(gate_then_normalize)(*inputs),)
+
+    check(call, call, inputs)
+    for i in range(2):
+        assert torch.equal(gate_then_normalize(*(part[i] for part in inputs)), call(*inputs)[0][i])

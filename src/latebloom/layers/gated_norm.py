@@ -1,6 +1,6 @@
 """RMS norm with a gate as an operation: plain, and the fused kernel.
 
-Shapes: S stacked models, B sequences, T tokens, G groups of channels, V channels of a group.
+Shapes: S stacked models, B sequences, T tokens, G groups of channels, V channels of a group, H heads.
 """
 
 from typing import Any, Literal
@@ -34,23 +34,30 @@ def normalize_then_gate(x: Tensor, weight: Tensor, gate: Tensor, activation: Act
     With the activation `none` the gate is not used.
     """
     if uses_fused_kernel(x):
-        return _fused(x, weight, None if activation == "none" else gate, activation, False).flatten(2)
+        return _fused(x, weight, None if activation == "none" else gate, None, None, activation, False).flatten(2)
     y = rms_norm(x, weight).flatten(2)
     if activation == "none":
         return y
     return y * (F.silu(gate) if activation == "silu" else gate.sigmoid())
 
 
-def gate_then_normalize(x: Tensor, weight: Tensor, gate: Tensor) -> Tensor:
-    """Return rms_norm(x * SiLU(gate)), for x (B, T, C), weight (C,) and gate (B, T, C)."""
+def gate_then_normalize(
+    x: Tensor, weight: Tensor, gate: Tensor, skip: Tensor | None = None, skipped: Tensor | None = None
+) -> Tensor:
+    """Return rms_norm(x * SiLU(gate)), for x (B, T, C), weight (C,) and gate (B, T, C).
+
+    With skip (H,) and skipped (B, T, C), the H heads of `skipped` times their numbers are first added to x.
+    """
     if uses_fused_kernel(x):
-        return _fused(x[:, :, None], weight, gate, "silu", True).flatten(2)
+        return _fused(x[:, :, None], weight, gate, skip, skipped, "silu", True).flatten(2)
+    if skip is not None and skipped is not None:
+        x = x + (skip[:, None] * skipped.unflatten(-1, (skip.shape[0], -1))).flatten(2)
     return rms_norm(x * F.silu(gate), weight)
 
 
-def _single(x: Tensor, weight: Tensor, gate: Tensor | None, *how: Any) -> Tensor:
+def _single(*inputs: Any) -> Tensor:
     """Compute one model as a stack of one."""
-    return _Fused.apply(x[None], weight[None], None if gate is None else gate[None], *how)[0]
+    return _Fused.apply(*(part[None] if isinstance(part, Tensor) else part for part in inputs))[0]
 
 
 def _stacked(*inputs: Any) -> Tensor:
@@ -62,23 +69,32 @@ _fused = stackable(_single, _stacked)
 
 class _Fused(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, gate: Tensor | None, activation: str, gates_first: bool) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, gate: Tensor | None, skip: Tensor | None, skipped: Tensor | None, *how: Any
+    ) -> Tensor:
         from latebloom.layers import gated_norm_triton
 
-        x = x.contiguous()
         weight = weight if weight.stride(1) == 1 else weight.contiguous()
-        rows = gate
-        if gate is not None:
-            rows = gate.flatten(0, -2)
-            rows = rows if rows.stride(1) == 1 else rows.contiguous()
-        ctx.save_for_backward(x, weight, rows)
-        ctx.how, ctx.gates = (activation, gates_first, EPSILON), None if gate is None else gate.shape
-        return gated_norm_triton.forward(x, weight, rows, *ctx.how)
+        skip = skip if skip is None or skip.stride(1) == 1 else skip.contiguous()
+        saved: list[Any] = [x.contiguous(), weight, _rows(gate), skip, _rows(skipped)]
+        ctx.save_for_backward(*saved)
+        ctx.how = (*how, EPSILON)
+        ctx.shapes = [None if part is None else part.shape for part in (x, weight, gate, skip, skipped)]
+        return gated_norm_triton.forward(*[*saved, *ctx.how])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         from latebloom.layers import gated_norm_triton
 
-        x, weight, rows = ctx.saved_tensors
-        d_x, d_weight, d_gate = gated_norm_triton.backward(x, weight, rows, grads[0].contiguous(), *ctx.how)
-        return d_x, d_weight, None if d_gate is None else d_gate.view(ctx.gates), None, None
+        saved: Any = (*ctx.saved_tensors, grads[0].contiguous(), *ctx.how)
+        found = gated_norm_triton.backward(*saved)
+        shaped = (None if grad is None else grad.view(shape) for grad, shape in zip(found, ctx.shapes, strict=True))
+        return *shaped, None, None
+
+
+def _rows(x: Tensor | None) -> Tensor | None:
+    """(..., channels) -> (rows, channels), copied only where the rows are not evenly spaced in memory."""
+    if x is None:
+        return None
+    rows = x.flatten(0, -2)
+    return rows if rows.stride(1) == 1 else rows.contiguous()

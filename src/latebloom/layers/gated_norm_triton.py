@@ -1,6 +1,6 @@
 """RMS norm with a gate: one kernel forward, one backward.
 
-Shapes: S stacked models, R rows of a model, G groups of a row, V channels of a group.
+Shapes: S stacked models, R rows of a model, G groups of a row, V channels of a group, H heads of a group.
 """
 
 # A kernel is compiled, not run as Python: its constants are plain numbers, and branches on them are resolved.
@@ -28,9 +28,9 @@ def _activation(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def _gated_norm_forward_kernel(
-    x, weight, gate, y, groups, weight_stride, gate_stride, epsilon,
+    x, weight, gate, skip, skipped, y, groups, weight_stride, gate_stride, skip_stride, skipped_stride, epsilon,
     G: tl.constexpr, V: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, ACTIVATION: tl.constexpr,
-    GATES_FIRST: tl.constexpr,
+    GATES_FIRST: tl.constexpr, SKIPS: tl.constexpr,
 ):  # fmt: skip
     model = tl.program_id(1).to(tl.int64)
     numbers = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -40,6 +40,9 @@ def _gated_norm_forward_kernel(
     places = group[:, None] * V + columns[None, :]
     values = tl.load(x + places, real, 0.0)
     scale = tl.load(weight + model * weight_stride + columns, columns < V, 0.0)
+    if SKIPS:
+        factors = tl.load(skip + model * skip_stride + columns // SKIPS, columns < V, 0.0)
+        values += factors[None, :] * tl.load(skipped + group[:, None] * skipped_stride + columns[None, :], real, 0.0)
     if ACTIVATION != "none":
         gates = gate + (group // G * gate_stride + group % G * V)[:, None] + columns[None, :]
         factor, _ = _activation(tl.load(gates, real, 0.0), ACTIVATION)
@@ -53,14 +56,18 @@ def _gated_norm_forward_kernel(
 
 @triton.jit
 def _gated_norm_backward_kernel(
-    x, weight, gate, d_y, d_x, d_gate, d_weight, groups, weight_stride, gate_stride, epsilon,
+    x, weight, gate, skip, skipped, d_y, d_x, d_weight, d_gate, d_skip, d_skipped, groups, weight_stride, gate_stride,
+    skip_stride, skipped_stride, epsilon,
     G: tl.constexpr, V: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, ACTIVATION: tl.constexpr,
-    GATES_FIRST: tl.constexpr, TILES: tl.constexpr,
+    GATES_FIRST: tl.constexpr, SKIPS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     model = tl.program_id(1).to(tl.int64)
     columns = tl.arange(0, WIDTH)
     scale = tl.load(weight + model * weight_stride + columns, columns < V, 0.0)
     d_scale = tl.zeros([ROWS, WIDTH], tl.float32)
+    d_factors = d_scale
+    if SKIPS:
+        factors = tl.load(skip + model * skip_stride + columns // SKIPS, columns < V, 0.0)
     for tile in range(TILES):
         numbers = (tl.program_id(0) * TILES + tile) * ROWS + tl.arange(0, ROWS)
         real = (numbers[:, None] < groups) & (columns[None, :] < V)
@@ -68,6 +75,9 @@ def _gated_norm_backward_kernel(
         places = group[:, None] * V + columns[None, :]
         values = tl.load(x + places, real, 0.0)
         slope = tl.load(d_y + places, real, 0.0)
+        if SKIPS:
+            added = tl.load(skipped + group[:, None] * skipped_stride + columns[None, :], real, 0.0)
+            values += factors[None, :] * added
         inputs = values
         if ACTIVATION != "none":
             gates = gate + (group // G * gate_stride + group % G * V)[:, None] + columns[None, :]
@@ -86,49 +96,67 @@ def _gated_norm_backward_kernel(
             tl.store(d_gate + places, slope * values * derivative, real)
             slope *= factor
         tl.store(d_x + places, slope, real)
+        if SKIPS:
+            d_factors += slope * added
+            tl.store(d_skipped + places, slope * factors[None, :], real)
     # One row per program, summed afterwards in a fixed order.
-    tl.store(d_weight + (model * tl.num_programs(0) + tl.program_id(0)) * V + columns, tl.sum(d_scale, 0), columns < V)
+    row = (model * tl.num_programs(0) + tl.program_id(0)) * V + columns
+    tl.store(d_weight + row, tl.sum(d_scale, 0), columns < V)
+    if SKIPS:
+        tl.store(d_skip + row, tl.sum(d_factors, 0), columns < V)
 
 
-def _settings(x: Tensor, activation: str, gates_first: bool) -> dict[str, int | str]:
-    padded = triton.next_power_of_2(x.shape[-1])
+def _settings(x: Tensor, skip: Tensor | None, activation: str, gates_first: bool) -> dict[str, int | str]:
+    size = x.shape[-1]
+    padded = triton.next_power_of_2(size)
     return {
         "G": x.shape[-2],
-        "V": x.shape[-1],
+        "V": size,
         "WIDTH": padded,
-        "ROWS": max(1, ELEMENTS // padded),
+        "ROWS": max(1, (ELEMENTS if skip is None else ELEMENTS // 2) // padded),  # the skip needs registers too
         "ACTIVATION": activation,
         "GATES_FIRST": gates_first,
+        "SKIPS": 0 if skip is None else size // skip.shape[1],  # channels of a head
         "num_warps": 4,
     }
 
 
+def _strides(*parts: Tensor | None) -> tuple[int, ...]:
+    return tuple(0 if part is None else part.stride(0) for part in parts)
+
+
 def forward(
-    x: Tensor, weight: Tensor, gate: Tensor | None, activation: str, gates_first: bool, epsilon: float
-) -> Tensor:
-    """Return the result (S, ..., G, V) for x (S, ..., G, V), weight (S, V) and rows of gates (S R, G V)."""
+    x: Tensor, weight: Tensor, gate: Tensor | None, skip: Tensor | None, skipped: Tensor | None,
+    activation: str, gates_first: bool, epsilon: float,
+) -> Tensor:  # fmt: skip
+    """Return the result (S, ..., G, V) for x (S, ..., G, V), weight (S, V) and rows of gates (S R, G V).
+
+    With skip (S, H) and rows `skipped` (S R, V), each head of a row has its part of `skipped` added; G is then 1.
+    """
     y = torch.empty_like(x)
     groups = x[0].numel() // x.shape[-1]
-    settings = _settings(x, activation, gates_first)
-    gate_stride = 0 if gate is None else gate.stride(0)
+    settings = _settings(x, skip, activation, gates_first)
     _gated_norm_forward_kernel[(triton.cdiv(groups, settings["ROWS"]), len(x))](
-        x, weight, gate, y, groups, weight.stride(0), gate_stride, epsilon, **settings
+        x, weight, gate, skip, skipped, y, groups, *_strides(weight, gate, skip, skipped), epsilon, **settings
     )
     return y
 
 
 def backward(
-    x: Tensor, weight: Tensor, gate: Tensor | None, d_y: Tensor, activation: str, gates_first: bool, epsilon: float
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the gradients of x, the weight and the gate."""
-    d_x, d_gate = torch.empty_like(x), None if gate is None else torch.empty_like(x)
+    x: Tensor, weight: Tensor, gate: Tensor | None, skip: Tensor | None, skipped: Tensor | None, d_y: Tensor,
+    activation: str, gates_first: bool, epsilon: float,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """Return the gradients of x, the weight, the gate, `skip` and `skipped`."""
+    d_x, d_gate, d_skipped = torch.empty_like(x), *(None if p is None else torch.empty_like(x) for p in (gate, skipped))
     models, groups = len(x), x[0].numel() // x.shape[-1]
-    settings = _settings(x, activation, gates_first)
-    gate_stride = 0 if gate is None else gate.stride(0)
+    settings = _settings(x, skip, activation, gates_first)
     programs = triton.cdiv(groups, settings["ROWS"] * TILES)
     d_weight = x.new_empty(models, programs, x.shape[-1])
+    d_skip = None if skip is None else torch.empty_like(d_weight)
     _gated_norm_backward_kernel[(programs, models)](
-        x, weight, gate, d_y, d_x, d_gate, d_weight, groups, weight.stride(0), gate_stride, epsilon, TILES=TILES,
-        **settings,
+        x, weight, gate, skip, skipped, d_y, d_x, d_weight, d_gate, d_skip, d_skipped, groups,
+        *_strides(weight, gate, skip, skipped), epsilon, TILES=TILES, **settings,
     )  # fmt: skip
-    return d_x, d_weight.sum(1), d_gate
+    if d_skip is not None and skip is not None:
+        d_skip = d_skip.sum(1).unflatten(1, (skip.shape[1], -1)).sum(-1)
+    return d_x, d_weight.sum(1), d_gate, d_skip, d_skipped

@@ -12,7 +12,6 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from latebloom.fields import Count, at_least
 from latebloom.layers.gated_norm import gate_then_normalize
@@ -25,6 +24,7 @@ from latebloom.layers.parts import (
     first_steps,
 )
 from latebloom.layers.recurrence import Recurrence, RecurrentLayer
+from latebloom.layers.ssm.mamba2_inputs import mamba2_inputs
 from latebloom.layers.ssm.operation import ssm
 from latebloom.layers.stacking import Stacking
 
@@ -87,18 +87,12 @@ class Mamba2Layer(RecurrentLayer):
     def forward(self, x: Tensor, state: State | None = None, noise: Tensor | None = None) -> tuple[Tensor, State]:
         """(B, T, D) -> (B, T, D), and the state."""
         memory, before = (None, None) if state is None else state
-        width, heads, size = x.shape[-1], self.settings.heads, self.settings.key_size
+        size = self.settings.key_size
         gate, mixed, step = self.inputs(x).split(self.sizes, dim=-1)
         mixed, before = self.convolution(mixed, before)
-        values, k, q = mixed.split([width, size, size], dim=-1)
-        values = values.unflatten(-1, (heads, -1)).transpose(1, 2)
-        step = F.softplus(step + self.step).transpose(1, 2)  # (B, H, T)
-        decay = (-self.rate.exp()[:, None] * step).exp()
-        if self.settings.negative_eigenvalues:
-            decay = 2.0 * decay - 1.0
-        write = step[..., None] * values
-        if noise is not None:
-            write = write + noise.unflatten(-1, (heads, -1)).transpose(1, 2)
+        q, k, write, decay, values = mamba2_inputs(
+            mixed, step, self.step, self.rate, noise, size, self.settings.negative_eigenvalues
+        )
         y, memory = ssm(q[:, None], k[:, None], write, decay, memory)
-        y = (y + self.skip[:, None, None] * values).transpose(1, 2).flatten(2)
-        return self.outputs(gate_then_normalize(y, self.norm, gate)), (memory, before)
+        y = y.transpose(1, 2).flatten(2)
+        return self.outputs(gate_then_normalize(y, self.norm, gate, self.skip, values)), (memory, before)

@@ -23,6 +23,7 @@ from latebloom.fields import Bound, Count, first_default
 from latebloom.layers.gated_norm import rms_norm
 from latebloom.layers.parts import Range, check_heads, check_range, first_steps, inverse_softplus
 from latebloom.layers.recurrence import Recurrence, RecurrentLayer
+from latebloom.layers.ssm.mamba3_fused import mamba3_inputs, mamba3_outputs, uses_fused_kernels
 from latebloom.layers.ssm.operation import ssm
 from latebloom.layers.ssm.rotate import rotate
 from latebloom.layers.stacking import Stacking
@@ -122,11 +123,30 @@ class Mamba3Layer(RecurrentLayer):
 
     def forward(self, x: Tensor, state: State | None = None, noise: Tensor | None = None) -> tuple[Tensor, State]:
         """(B, T, D) -> (B, T, D), and the state."""
+        if uses_fused_kernels(x, max(x.shape[-1], self.settings.heads * self.settings.key_size)):
+            return self._fused(x, state, noise)
         gate, terms = self._terms(x)
         extra = None if noise is None else noise.unflatten(-1, (self.settings.heads, -1)).transpose(1, 2)
         y, state = trapezoidal(terms, state, extra)
         y = (y + self.skip[:, None, None] * terms.values).transpose(1, 2).flatten(2)
         return self.outputs(y * F.silu(gate)), state
+
+    def _fused(self, x: Tensor, state: State | None, noise: Tensor | None) -> tuple[Tensor, State]:
+        """Compute `forward` with the fused kernels."""
+        angle = None if state is None else state.angle
+        parts = mamba3_inputs(
+            self.inputs(x), self.norms, self.biases, self.step, self.rate, angle, noise, self.sizes, LEAST_RATE
+        )
+        write = parts.write.unflatten(-1, (self.settings.heads, -1))
+        q, k, write, decay = (part.transpose(1, 2) for part in (parts.q, parts.k, write, parts.decay))
+        memory = None
+        if state is not None:
+            memory = state.memory + parts.first[..., None, None] * state.key[..., :, None] * state.value[..., None, :]
+        y, memory = ssm(q, k, write, decay, memory)
+        y = y.transpose(1, 2).flatten(2)
+        y = mamba3_outputs(y, parts.values, parts.gate, parts.correction, self.skip)
+        value = parts.values[:, -1].unflatten(-1, (self.settings.heads, -1))
+        return self.outputs(y), State(parts.angle, memory, k[:, :, -1], value)
 
     def _terms(self, x: Tensor) -> tuple[Tensor, Terms]:
         gate, values, k, q, step, rate, share, omega = self.inputs(x).split(self.sizes, dim=-1)
