@@ -13,7 +13,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _softplus(x):
+def softplus(x):
     """Return log(1 + exp(x)), by a series for log(1 + z) that loses no digits where z is small."""
     z = tl.exp(-tl.abs(x))
     w = z / (2 + z)
@@ -91,7 +91,7 @@ def activate(
     logarithm = 0.0
     if DECAY == "softplus":
         exponent += bias
-        logarithm = tl.where(forgets > 0, -rate * _softplus(exponent), 0.0)
+        logarithm = tl.where(forgets > 0, -rate * softplus(exponent), 0.0)
         factor = tl.exp(logarithm)
     elif DECAY == "log":
         factor = tl.exp(exponent)

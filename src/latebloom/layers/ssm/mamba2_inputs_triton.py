@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from latebloom.layers.delta.delta_triton import _softplus
+from latebloom.layers.delta.step_triton import softplus
 
 ELEMENTS = 2048
 """Elements of a tile, at least one row."""
@@ -42,7 +42,7 @@ def _step_and_decay(
     raw = tl.load(step + row[:, None] * step_stride + heads[None, :], real, 0.0)
     raw += tl.load(step_bias + model * bias_stride + heads, heads < H, 0.0)[None, :]
     speed = tl.exp(tl.load(rate + model * rate_stride + heads, heads < H, 0.0))[None, :]
-    dt = _softplus(raw)
+    dt = softplus(raw)
     return raw, dt, speed, tl.exp(-speed * dt)
 
 

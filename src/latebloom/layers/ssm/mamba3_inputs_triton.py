@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from latebloom.layers.delta.delta_triton import _softplus
+from latebloom.layers.delta.step_triton import softplus
 
 ELEMENTS = 2048
 """Channels of a tile of the forward kernel, at least those of one token; the backward kernel takes half as many."""
@@ -28,7 +28,7 @@ TILES = 4
 @triton.jit
 def _weights(place, bias, real, H: tl.constexpr):
     """Return dt, lam dt and lam of tokens, whose steps are at `place`."""
-    dt = _softplus(tl.load(place, real, 0.0) + bias)
+    dt = softplus(tl.load(place, real, 0.0) + bias)
     share = tl.sigmoid(tl.load(place + 2 * H, real, 0.0))
     return dt, share * dt, share
 
@@ -37,7 +37,7 @@ def _weights(place, bias, real, H: tl.constexpr):
 def _rate(place, bias, real, LEAST: tl.constexpr, H: tl.constexpr):
     """Return the rate projection with its bias, and the rate of decay."""
     raw = tl.load(place + H, real, 0.0) + bias
-    return raw, tl.maximum(_softplus(raw), LEAST)
+    return raw, tl.maximum(softplus(raw), LEAST)
 
 
 @triton.jit

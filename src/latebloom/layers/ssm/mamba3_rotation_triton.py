@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from latebloom.layers.delta.delta_triton import _softplus
+from latebloom.layers.delta.step_triton import softplus
 
 ELEMENTS = 256
 """Pairs of channels of a tile, over all heads; at least those of one token."""
@@ -76,7 +76,7 @@ def _turns(
     real = (times[:, None] < tokens) & (heads[None, :] < H)
     row = projected + times[:, None] * row_stride + (2 * D + 2 * N)
     raw = tl.load(row + heads[None, :], real, 0.0) + step_bias[None, :]
-    dt = _softplus(raw)
+    dt = softplus(raw)
     omega = _tanh(tl.load(row + 3 * H + pairs[None, :], (times[:, None] < tokens) & (pairs[None, :] < R), 0.0))
     turn = (omega[:, None, :] * PI * dt[:, :, None]).to(tl.float64)
     theta = _modulo(start[None, :, :] + tl.cumsum(turn, 0)).to(tl.float32)
