@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 from values import (
     FAR,
     ROOT,
-    accuracies,
+    accuracy,
     at,
     by_seed,
     evaluations,
@@ -38,6 +38,7 @@ from latebloom.report.probe_section import ProbeSection
 from latebloom.report.statistics import mean_interval
 from latebloom.report.study import read_sections
 from latebloom.results.probes import Probed, read_probes
+from latebloom.results.stated import Difference
 from latebloom.studies.find import find_study, plan_of
 from latebloom.studies.mechanism import MATCHED
 
@@ -77,9 +78,14 @@ def _runs(probe: str, task: str) -> list[Probed]:
 # Tables and figures
 
 
-def sums(task: str) -> str:
-    """Return the accuracy of the sum of every arm by length."""
-    return accuracies([arm(task, name) for name in ARMS], (1, 3, 8, FAR), "sum")
+def sums() -> str:
+    """Return the accuracy of the sum of every arm by length, on both tasks."""
+    rows = []
+    for task in reversed(TASKS):
+        for name in ARMS:
+            cells = [TASKS[task], label(arm(task, name)), accuracy(arm(task, name), (1, 3, 8, FAR), "sum")]
+            rows.append("|".join([*cells, seeds(arm(task, name), exact)]))
+    return table("task|arm|1x|3x|8x|16x|exact", rows)
 
 
 def exact_seeds(task: str, name: str) -> str:
@@ -106,10 +112,13 @@ def mechanisms() -> str:
 def hypotheses() -> str:
     """Return each hypothesis of the study with its verdict and what was seen."""
     panels = [section.panel for section in _sections().values()]
-    return "\n".join(
-        f"- **{overall(judged)}**: {one.claim} Refuted if {one.refuted_if} Seen: {'; '.join(j.seen for j in judged)}."
-        for one, judged in judge(plan_of(find_study(STUDY), "paper").hypotheses, panels)
-    )
+    rows = []
+    for one, judged in judge(plan_of(find_study(STUDY), "paper").hypotheses, panels):
+        (test,) = one.predictions
+        assert isinstance(test, Difference)
+        what = f"{label(arm(test.task, test.arm))} against joint, {TASKS[test.task]}"
+        rows.append(f"{what}|{'; '.join(each.seen for each in judged)}|{overall(judged)}")
+    return table("|difference in the sum at 16x, percentage points|hypothesis", rows)
 
 
 def _accuracy(run: Probed, change: str, answer: str, length: int = 25) -> float:
