@@ -13,6 +13,7 @@ from values import (
     accuracy,
     at,
     by_seed,
+    count,
     evaluations,
     exact,
     interval,
@@ -24,6 +25,7 @@ from values import (
 )
 
 from latebloom.probes.ablation import ATTENTION_OFF, INTACT
+from latebloom.probes.interference import mean_cosine
 from latebloom.probes.sharpness import best_head_weights, majority_lost
 from latebloom.probes.table import Chart, Table
 from latebloom.report.charts import Spec, by_run, layer, layered, legend_of, nominal, quantity
@@ -99,14 +101,21 @@ def _verdicts(task: str, name: str) -> list[Verdict]:
 
 
 def mechanisms() -> str:
-    """Return the verdict on each of the paper's mechanisms, by task and arm with a delay."""
+    """Return the verdict on each of the paper's mechanisms with its number, by task and arm with a delay."""
     columns = [(task, name) for task in TASKS for name in ARMS[1:]]
     found = [_verdicts(*column) for column in columns]
     rows = [
-        "|".join([verdicts[0].mechanism.partition(" (")[0], *(one.word for one in verdicts)])
+        "|".join([verdicts[0].mechanism.partition(" (")[0], *map(_verdict_cell, verdicts)])
         for verdicts in zip(*found, strict=True)
     ]
     return table("|".join(["", *(f"{TASKS[task]}: {label(arm(task, name))}" for task, name in columns)]), rows)
+
+
+def _verdict_cell(verdict: Verdict) -> str:
+    if not verdict.effect:
+        return "nothing to measure"
+    found = mean_interval(verdict.effect.values())
+    return f"{verdict.word}: {found.mean:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
 def hypotheses() -> str:
@@ -151,15 +160,52 @@ def rank_correlation(task: str) -> str:
 
 
 def counted(task: str, relies: bool, fails: bool | None = None) -> int:
-    """Count the seeds of joint training whose sum loses two points or more without attention, or whose does not; if
-    `fails` is given, those of them whose sum is below 50% at 16x, or those that are above."""
+    """Count the seeds of joint training whose sum at 1x is below 98% without attention, or is not; if `fails` is given,
+    those of them whose sum is below 50% at 16x, or those that are above."""
     found = [far < 0.5 for off, far in _reliance(task) if (off < 0.98) == relies]
     return len(found) if fails is None else found.count(fails)
 
 
+def incomplete() -> str:
+    """Count the seeds of joint training on the sum alone that fail at 16x and are not perfect at 1x."""
+    near, far = (by_seed(arm("modular_sum", "joint"), multiple, "sum") for multiple in (1, FAR))
+    return count([near[seed] for seed in near if far[seed] < 0.5], lambda accuracy: accuracy < 1)
+
+
+def fail_without_shortcut() -> str:
+    """Count the seeds of DAT, of both arms and tasks, whose sum is below 90% at 16x, of those that need no attention
+    for it: the accuracy of the sum at 1x is the same without."""
+    found = []
+    for task in TASKS:
+        for name in ARMS[1:]:
+            far = by_seed(arm(task, name), FAR, "sum")
+            for run in (run for run in _runs("ablation", task) if run.arm == name):
+                if _accuracy(run, INTACT, "sum") == _accuracy(run, ATTENTION_OFF, "sum"):
+                    found.append(far[run.seed])
+    return count(found, lambda accuracy: accuracy < 0.9)
+
+
+def sequences() -> str:
+    """Return the number of sequences of an ablation."""
+    ((number,),) = {tuple(set(run.table.values("sequences"))) for run in _tables("ablation")}
+    return str(number)
+
+
+def recall_first() -> str:
+    """Count the seeds of joint training whose recall at 16x is more than two points below their sum."""
+    sums, recalls = (by_seed(arm("composite", "joint"), FAR, answer) for answer in ("sum", "recall"))
+    return count(sums, lambda seed: recalls[seed] < sums[seed] - 0.02)
+
+
+def direction(task: str, name: str, column: str) -> str:
+    """Return the mean cosine in a column while attention takes part: the mean over seeds."""
+    found = (mean_cosine(run.table, column) for run in _runs("interference", task) if run.arm == name)
+    return f"{fmean(one for one in found if one is not None):.2f}"
+
+
 def raised(task: str, name: str, column: str) -> str:
-    """Return the share of measurements, while attention takes part, in which a step along a gradient raises the loss of
-    the recurrence alone at twice the training length: the mean over seeds."""
+    """Return the share of measurements, while attention takes part, in which a step along a gradient raises the
+    loss that its column names: the mean over seeds."""
     shares = []
     for run in _runs("interference", task):
         if run.arm == name:

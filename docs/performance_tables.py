@@ -28,7 +28,8 @@ def read(name: str) -> dict[str, Any]:
     report = json.loads((ROOT / "results" / f"{name}.json").read_text())
     here = report.get("environment", {"commit": "", "command": []})
     command = " ".join(["latebloom", *here["command"][1:]])
-    return report | here | {"commit": here["commit"][:12], "command": f"`{command}`"}
+    changed = " with uncommitted changes" * here["commit"].endswith("+")
+    return report | here | {"commit": here["commit"][:12] + changed, "command": f"`{command}`"}
 
 
 GPU, BF16, CPU, CPU_BEFORE = map(read, ("bench-h200", "bench-h200-bf16", "bench-cpu", "bench-cpu-before"))

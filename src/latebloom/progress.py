@@ -31,7 +31,7 @@ SECONDS_BETWEEN_DRAWINGS = 0.1
 SHARE_OF_DRAWING = 0.05
 """Of the time of this process, at most: with ten thousand runs a drawing takes a fiftieth of a second."""
 SECONDS_BETWEEN_LINES = 300
-"""Where there is no terminal, at most, while runs report: a tenth of a long study can be an hour."""
+"""Where there is no terminal, the first report after so long writes a line: a tenth of a study can be an hour."""
 MANY = 100
 """Of more runs, not every end of a run is drawn at once."""
 FEW = 4
@@ -97,8 +97,8 @@ class RunProgress:
     """One bar for all runs: how many are done, running and failed, and about how much time is left.
 
     A few runs have a line each, with loss and held-out accuracy; of many, the two best arms are shown. Where there is
-    no terminal, the same is written as a line at each tenth of the work, and every five minutes. Use as a context
-    manager.
+    no terminal, the same is written as a line at each tenth of the work, and at the first report after five minutes
+    without a line. Use as a context manager.
     """
 
     def __init__(self, console: Console | None = None) -> None:

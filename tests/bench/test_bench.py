@@ -111,7 +111,7 @@ def test_the_command_writes_every_figure_of_a_cpu(tmp_path):
         (["--out", "/nowhere/x.json"], "out: /nowhere/x.json"),
         (["--steps", "1"], "steps: 1"),
         (["--kernels", "--peers"], "kernels: they are measured alone; leave out --peers"),
-        (["--kernels", "--device", "cpu"], "kernels: they are those of a GPU, and the device is a CPU"),
+        (["--kernels", "--device", "cpu"], "kernels: --kernels needs a GPU, and the device is cpu"),
         (["--kernels", "lstn"], "kernels: 'lstn' is not known; did you mean 'lstm'"),
         (["--recurrences", "--growth"], "recurrences: they are measured alone; leave out --growth"),
     ],

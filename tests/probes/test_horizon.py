@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from latebloom import SequenceModel, hybrid, transformer
 from latebloom.errors import ConfigError
-from latebloom.probes.horizon import Horizon, memory_horizon
+from latebloom.probes.horizon import Horizon, influence, memory_horizon
 
 
 class Convolutions(nn.Module):
@@ -48,6 +48,14 @@ def test_a_convolution_hybrid_of_transformers_is_felt_as_far_as_its_kernels_reac
         elif isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=0.3)
     assert memory_horizon(model).tokens == 2 * (4 - 1)
+
+
+def test_a_change_that_is_rounding_counts_as_none():
+    outputs = torch.ones(2, 3, 4, dtype=torch.float64)
+    outputs[1, :, 0] += torch.tensor([1e-8, 1e-3, 0.0])
+    assert influence(outputs).tolist() == [0.0, pytest.approx(5e-4, rel=1e-2), 0.0]
+    outputs[1, 2, 0] = torch.nan
+    assert influence(outputs).isnan().all()
 
 
 def test_with_nothing_left_that_mixes_a_token_is_felt_nowhere_else():

@@ -185,6 +185,22 @@ def test_measuring_changes_no_bit_of_a_run_on_a_gpu(tmp_path):
     check_nothing_changes(tmp_path, "cuda")
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="takes a GPU")
+def test_passes_side_by_side_measure_what_they_measure_one_after_the_other(monkeypatch):
+    trainer = Trainer([replace(small(), seed=seed) for seed in (1, 2)], torch.device("cuda"))
+    trainer.advance()
+    direct, captured, replayed = (trainer.interference() for _ in range(3))
+    assert direct == captured == replayed
+    one_by_one = "latebloom.engine.interference.side_by_side"
+    monkeypatch.setattr(one_by_one, lambda device, works: [work() for work in works])
+    other = Trainer([replace(small(), seed=seed) for seed in (1, 2)], torch.device("cuda"))
+    other.advance()
+    for found, expected in zip(other.interference(), direct, strict=True):
+        for key, numbers in named_rows(found).items():
+            assert numbers == pytest.approx(named_rows(expected)[key], rel=1e-3, abs=1e-3), key
+
+
 def test_stacked_runs_measure_what_they_measure_alone():
     configs = [replace(small(), seed=seed) for seed in (1, 2)]
     stack, alone = Trainer(configs, CPU), [Trainer([config], CPU) for config in configs]

@@ -34,7 +34,7 @@ def measure_kernels(runs: int, recurrence: str, mode: Precision) -> dict[str, An
     """Return the kernels of one step, the slowest first, with the bandwidth of a large copy."""
     profiler = shutil.which("ncu")
     if profiler is None:
-        raise ConfigError("kernels: they are measured with NVIDIA's Nsight Compute, but ncu is not on the PATH")
+        raise ConfigError("kernels: --kernels needs NVIDIA's Nsight Compute, and ncu is not on the PATH")
     options = ["--metrics", f"{READ},{WRITTEN},{TIME}", "--clock-control", "none", "--cache-control", "none"]
     shown = ["--profile-from-start", "off", "--csv", "--page", "raw", "--print-units", "base"]
     step = [sys.executable, "-m", __name__, str(runs), recurrence, mode]
@@ -42,6 +42,8 @@ def measure_kernels(runs: int, recurrence: str, mode: Precision) -> dict[str, An
     if ran.returncode:
         raise ConfigError(f"kernels: ncu failed: {(ran.stderr or ran.stdout).strip()[-500:]}")
     kernels = read_kernels(ran.stdout.splitlines())
+    if not kernels:
+        raise ConfigError(f"kernels: ncu reported none: {ran.stdout.strip()[-500:]}")
     return {"runs": runs, "recurrence": recurrence, "copy_bytes_per_second": copy_speed(), "kernels": kernels}
 
 

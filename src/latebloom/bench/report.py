@@ -72,7 +72,7 @@ def run_kernels(out: Path, recurrence: str, *, device: str | None, mode: Precisi
     Recurrence.find(recurrence, "kernels")
     chosen = choose_device(device)
     if chosen.type != "cuda":
-        raise ConfigError("kernels: they are those of a GPU, and the device is a CPU")
+        raise ConfigError("kernels: --kernels needs a GPU, and the device is cpu")
     report: dict[str, Any] = {"environment": _environment(chosen), "precision": mode}
     with Console(stderr=True).status("profiling a step, kernel by kernel"):
         report |= measure_kernels(RUNS, recurrence, mode)

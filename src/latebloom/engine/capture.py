@@ -90,16 +90,20 @@ def _side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
 def side_by_side(device: torch.device, works: Sequence[Callable[[], T]]) -> list[T]:
     """Return what each function returns; on a GPU each has a stream of its own, so that small kernels run at once.
 
-    The functions must not depend on one another.
+    The functions must not depend on one another, nor create tensors that outlive the call.
     """
     if device.type != "cuda":
         return [work() for work in works]
     current, found = torch.cuda.current_stream(device), list[T]()
     streams = [_side_stream(device, number) for number in range(len(works))]
-    for stream, work in zip(streams, works, strict=True):
-        stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            found.append(work())
-    for stream in streams:
-        current.wait_stream(stream)
+    started: list[torch.cuda.Stream] = []
+    try:
+        for stream, work in zip(streams, works, strict=True):
+            stream.wait_stream(current)
+            started.append(stream)
+            with torch.cuda.stream(stream):
+                found.append(work())
+    finally:  # a capture cannot end while a stream has not come back
+        for stream in started:
+            current.wait_stream(stream)
     return found

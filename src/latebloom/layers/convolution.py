@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from latebloom.layers.precision import is_float32_on_gpu
 from latebloom.layers.stacking import stackable
 
 MOST_SEEN = 8
@@ -17,7 +18,7 @@ MOST_SEEN = 8
 
 def uses_fused_kernel(x: Tensor, size: int) -> bool:
     """Return whether the fused kernel supports these inputs: float32 on a GPU, and 2 to `MOST_SEEN` tokens seen."""
-    return x.is_cuda and x.dtype == torch.float32 and 2 <= size <= MOST_SEEN
+    return is_float32_on_gpu(x) and 2 <= size <= MOST_SEEN
 
 
 def short_convolution(x: Tensor, before: Tensor | None, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from latebloom.layers.precision import is_float32_on_gpu
 from latebloom.layers.stacking import stackable
 
 EPSILON = 1e-5
@@ -20,7 +21,7 @@ Activation = Literal["silu", "sigmoid", "none"]
 
 def uses_fused_kernel(x: Tensor) -> bool:
     """Return whether the fused kernel supports these inputs: float32 on a GPU, groups of at most `MAX_WIDTH`."""
-    return x.is_cuda and x.dtype == torch.float32 and x.shape[-1] <= MAX_WIDTH
+    return is_float32_on_gpu(x) and x.shape[-1] <= MAX_WIDTH
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:

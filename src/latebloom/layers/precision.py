@@ -23,6 +23,11 @@ def product_precision() -> str:
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
 
 
+def is_float32_on_gpu(x: Tensor) -> bool:
+    """Return whether a tensor is in float32 on a GPU, outside of autocast, which mixes types."""
+    return x.is_cuda and x.dtype == torch.float32 and not torch.is_autocast_enabled("cuda")
+
+
 def takes_bf16(x: object) -> bool:
     """Return whether products of `x` are computed in bf16; on a CPU they never are."""
     return _uses_bf16 and isinstance(x, Tensor) and x.is_cuda and x.is_floating_point()

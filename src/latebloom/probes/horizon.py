@@ -26,6 +26,9 @@ from latebloom.probes.stack import Stack
 from latebloom.probes.subject import positions_of, vocabulary_of
 from latebloom.probes.table import Chart, Column, Table
 
+LEAST_INFLUENCE = 1e-6
+"""A smaller relative change of the outputs is the rounding of float32, and counts as none."""
+
 
 @dataclass(frozen=True)
 class Horizon:
@@ -63,10 +66,6 @@ class Horizon:
         )
 
 
-ROUNDING = 1e-6
-"""An influence below this is the rounding of float32, and counts as none."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class MemoryHorizon(StackedProbe):
     """How much a token changes the outputs at distance k, for the recurrence alone and for the whole model."""
@@ -100,9 +99,7 @@ class MemoryHorizon(StackedProbe):
             assert isinstance(curves, Tensor)
             check_finite(curves)
             for rows, total in zip(tables, curves, strict=True):
-                curve = total / self.sequences
-                curve = curve.where(curve >= ROUNDING, 0.0)
-                shares = (curve / curve[0].clamp_min(ROUNDING)).tolist()
+                shares = (total / total[0].clamp_min(LEAST_INFLUENCE)).tolist()
                 rows += [
                     {"model": model, "distance": distance, "influence": share}
                     for distance, share in enumerate(shares)
@@ -126,7 +123,8 @@ def draw_pairs(vocabulary: int, length: int, sequences: int, seed: int) -> Tenso
 def influence(outputs: Tensor) -> Tensor:
     """Return the relative change (T,) between the outputs (2, T, V) for the two sequences of a pair."""
     outputs = outputs.double()
-    return (outputs[0] - outputs[1]).norm(dim=-1) / outputs.norm(dim=-1).mean().clamp_min(1e-30)
+    change = (outputs[0] - outputs[1]).norm(dim=-1) / outputs.norm(dim=-1).mean().clamp_min(1e-30)
+    return change.where(~(change < LEAST_INFLUENCE), 0.0)  # what is not a number stays so
 
 
 def check_finite(curves: Tensor) -> None:

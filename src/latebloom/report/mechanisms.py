@@ -6,7 +6,7 @@ learned to track state at their training length do not count.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from latebloom.evaluation.result import HOLDS_AT
@@ -39,6 +39,8 @@ class Verdict:
     mechanism: str
     word: Word
     sentences: tuple[str, ...]
+    effect: Mapping[int, float] = field(default_factory=dict)
+    """The number of each seed that the verdict is on; empty if no run counts."""
 
     def __str__(self) -> str:
         return f"{self.mechanism}: {self.word}. {' '.join(self.sentences)}"
@@ -76,7 +78,8 @@ def decide(values: Iterable[float]) -> Word:
 def _decided(mechanism: str, counts: str, effect: Mapping[int, float], sentences: Iterable[str]) -> Verdict:
     """Return the verdict from the effect in each seed, with a sentence on what it counts."""
     seeds = f"{len(effect)} seeds" if len(effect) > 1 else "one seed, which is too few"
-    return Verdict(mechanism, decide(effect.values()), (*sentences, f"The verdict is on {counts}, in {seeds}."))
+    said = (*sentences, f"The verdict is on {counts}, in {seeds}.")
+    return Verdict(mechanism, decide(effect.values()), said, effect)
 
 
 def _effect(runs: Sequence[Probed], number: Callable[[Probed], float | None]) -> dict[str, dict[int, float]]:

@@ -98,7 +98,7 @@ SIZES: dict[Scale, Size] = {
     "large": replace(MANY_ARMS["large"], tuning_seeds=3, rates=RATES, multiples=MULTIPLES),
 }
 TASKS_AT: dict[Scale, Sequence[str]] = {"tiny": ("sum mod 2", "recall"), "small": ("sum mod 2", "S3")}
-"""Of a smaller scale, its tasks; their steps are those of its size."""
+"""The tasks at a smaller scale; `SIZES` has their steps."""
 ROUNDS = {0.33: 2}
 """At scale `small`, the share of the steps after which the two best settings of each arm go on."""
 LONGER = 4

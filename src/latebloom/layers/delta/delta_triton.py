@@ -82,7 +82,7 @@ def _delta_forward_kernel(
     mark_places = heads[:, None, None] * ((steps - 1) // SEGMENT) * K * V + matrix
     matrix += heads[:, None, None] * K * V
 
-    # A load, even of nothing, decides which thread holds what; zeros would be computed in several arrangements.
+    # A masked load fixes the layout of the state; of `tl.zeros` the compiler makes several and converts between them.
     state = tl.load(last + matrix, square & (columns[:, None, :] < tl.minimum(tokens, 0)), 0.0)
     if not STARTS:
         state = tl.load(first + pair * K * V + matrix, square, 0.0)
@@ -167,7 +167,7 @@ def _delta_backward_kernel(
     marks += pair * (segments - 1) * K * V
     mark_places = heads[:, None, None] * (segments - 1) * K * V + matrix
     matrix += heads[:, None, None] * K * V
-    # The gradient of the state. A load, even of nothing, decides which thread holds what.
+    # The gradient of the state, whose layout a masked load fixes.
     slope = tl.load(d_q + matrix, square & (columns[:, None, :] < tl.minimum(tokens, 0)), 0.0)
     if ENDS:
         slope = tl.load(d_last + pair * K * V + matrix, square, 0.0)
@@ -294,7 +294,7 @@ def _settings(kernel: int, form: Form, terms: Terms, steps: int) -> tuple[dict[s
 
 
 def _registers(kernel: int, settings: dict[str, Any]) -> dict[str, int]:
-    """Return the limit of registers; of a program with many warps, the compiler knows the limit."""
+    """Return the limit of registers; with many warps the size of the program sets one already."""
     return {"maxnreg": REGISTERS[kernel]} if settings["num_warps"] <= 8 else {}
 
 

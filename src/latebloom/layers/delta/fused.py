@@ -9,15 +9,16 @@ import torch
 from torch import Tensor
 
 from latebloom.layers.delta.form import Form, Terms
+from latebloom.layers.precision import is_float32_on_gpu
 from latebloom.layers.stacking import stackable
 
 MAX_KEY = 128
-"""Of larger keys, a column of the state takes too much of the chip."""
+"""For larger keys, a column of the state does not fit into registers."""
 
 
 def uses_fused_kernel(k: Tensor, key_size: int) -> bool:
     """Return whether the fused kernel supports these keys: float32 on a GPU, of at most `MAX_KEY` channels."""
-    return k.is_cuda and k.dtype == torch.float32 and key_size <= MAX_KEY
+    return is_float32_on_gpu(k) and key_size <= MAX_KEY
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -37,6 +38,8 @@ def fused_rule(form: Form, *terms: Tensor | None) -> tuple[Tensor, Tensor]:
     The terms are queries, keys and values (B, T, ...), with `form.raw` all three side by side in the place of the
     first; beta, decay and noise (B, T, ...), rate and bias, and the state (B, H, K, V).
     """
+    first = next(term for term in terms if term is not None)
+    assert first.shape[1] > 0, "a sequence has at least one token"
     return _fused(*terms, form, torch.is_grad_enabled())
 
 

@@ -26,7 +26,7 @@ BACKWARD_TILE = 512
 BACKWARD_REGISTERS = 168
 """Registers per thread of the backward kernel with values of up to 16: 12 programs run on a multiprocessor at once."""
 STRIDES = ["query_stride", "key_stride", "value_stride"]
-"""Were a kernel compiled for their alignment, a key's length would be summed in an order that depends on it."""
+"""Triton must not compile a kernel for the alignment of these: it would sum the length of a key in another order."""
 
 
 @triton.jit

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from latebloom.layers.precision import product_precision
+from latebloom.layers.precision import is_float32_on_gpu, product_precision
 from latebloom.layers.stacking import stackable
 
 PIECE = 64
@@ -77,7 +77,7 @@ _m2rnn = stackable(_single, _stacked)
 def uses_fused_kernel(query: Tensor, value_size: int) -> bool:
     """Return whether the fused kernel supports the inputs: float32 on a GPU, and sizes within the limits."""
     keys, values = (1 << (size - 1).bit_length() for size in (query.shape[-1], max(16, value_size)))
-    return query.is_cuda and query.dtype == torch.float32 and values <= MAX_VALUE and keys * values <= MAX_STATE
+    return is_float32_on_gpu(query) and values <= MAX_VALUE and keys * values <= MAX_STATE
 
 
 def _by_token(

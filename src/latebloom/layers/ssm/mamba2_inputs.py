@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from latebloom.layers.precision import is_float32_on_gpu
 from latebloom.layers.stacking import stackable
 
 MAX_WIDTH = 4096
@@ -32,7 +33,7 @@ class Inputs(NamedTuple):
 
 def uses_fused_kernel(mixed: Tensor) -> bool:
     """Return whether the fused kernel supports these inputs: float32 on a GPU, of at most `MAX_WIDTH` channels."""
-    return mixed.is_cuda and mixed.dtype == torch.float32 and mixed.shape[-1] <= MAX_WIDTH
+    return is_float32_on_gpu(mixed) and mixed.shape[-1] <= MAX_WIDTH
 
 
 def mamba2_inputs(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from latebloom.layers.precision import is_float32_on_gpu
 from latebloom.layers.ssm.mamba2_inputs import dense, evenly_spaced
 from latebloom.layers.stacking import stackable
 
@@ -43,7 +44,7 @@ class Inputs(NamedTuple):
 
 def uses_fused_kernels(x: Tensor, channels: int) -> bool:
     """Return whether the fused kernels support these inputs: float32 on a GPU, of at most `MAX_WIDTH` channels."""
-    return x.is_cuda and x.dtype == torch.float32 and channels <= MAX_WIDTH
+    return is_float32_on_gpu(x) and channels <= MAX_WIDTH
 
 
 def mamba3_inputs(
