@@ -14,7 +14,7 @@ demo: $(DEMO)
 	$(VENV)/bin/latebloom demo
 
 test: lint
-	$(VENV)/bin/pytest -n 2 -m "not slow"
+	$(VENV)/bin/pytest -n 2 --dist worksteal -m "not slow"
 
 test-slow: $(DEV)
 	$(VENV)/bin/pytest -m slow --timeout 1800
