@@ -16,7 +16,6 @@ from values import (
     count,
     evaluations,
     exact,
-    interval,
     label,
     p_value,
     records,
@@ -48,8 +47,8 @@ STUDY = "mechanism"
 ARMS = ("joint", "dat", MATCHED)
 TASKS = {"composite": "sum and recall", "modular_sum": "sum alone"}
 """The tasks of the study, and their names on the page."""
-CHANGES = (INTACT, ATTENTION_OFF, "values of another sequence", "state reset")
-"""The ablations in the table."""
+VALUES, RESET = "values of another sequence", "state reset"
+"""Ablations that the page names."""
 
 
 def arm(task: str, name: str) -> str:
@@ -81,13 +80,14 @@ def _runs(probe: str, task: str) -> list[Probed]:
 
 
 def sums() -> str:
-    """Return the accuracy of the sum of every arm by length, on both tasks."""
+    """Return the accuracy of the sum of every arm by length on both tasks, and its hypothesis with what was seen."""
+    tested = hypotheses()
     rows = []
     for task in reversed(TASKS):
         for name in ARMS:
-            cells = [TASKS[task], label(arm(task, name)), accuracy(arm(task, name), (1, 3, 8, FAR), "sum")]
-            rows.append("|".join([*cells, seeds(arm(task, name), exact)]))
-    return table("task|arm|1x|3x|8x|16x|exact", rows)
+            cells = [f"{TASKS[task]}: {label(arm(task, name))}", accuracy(arm(task, name), (1, 3, FAR), "sum")]
+            rows.append("|".join([*cells, seeds(arm(task, name), exact), tested.get((task, name), "")]))
+    return table("|1x|3x|16x|exact|ahead of joint at 16x", rows)
 
 
 def exact_seeds(task: str, name: str) -> str:
@@ -118,16 +118,16 @@ def _verdict_cell(verdict: Verdict) -> str:
     return f"{verdict.word}: {found.mean:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
-def hypotheses() -> str:
-    """Return each hypothesis of the study with its verdict and what was seen."""
+def hypotheses() -> dict[tuple[str, str], str]:
+    """Return what was seen of the hypothesis on each task and arm, and its verdict."""
     panels = [section.panel for section in _sections().values()]
-    rows = []
-    for one, judged in judge(plan_of(find_study(STUDY), "paper").hypotheses, panels):
+    found = {}
+    for one, (judged,) in judge(plan_of(find_study(STUDY), "paper").hypotheses, panels):
         (test,) = one.predictions
         assert isinstance(test, Difference)
-        what = f"{label(arm(test.task, test.arm))} against joint, {TASKS[test.task]}"
-        rows.append(f"{what}|{'; '.join(each.seen for each in judged)}|{overall(judged)}")
-    return table("|difference in the sum at 16x, percentage points|hypothesis", rows)
+        seen = judged.seen.replace(" points over 20 seeds", "")
+        found[test.task, test.arm] = f"{seen}: {overall([judged])}"
+    return found
 
 
 def _accuracy(run: Probed, change: str, answer: str, length: int = 25) -> float:
@@ -135,14 +135,10 @@ def _accuracy(run: Probed, change: str, answer: str, length: int = 25) -> float:
     return found
 
 
-def ablated(task: str, answer: str) -> str:
-    """Return the accuracy of an answer at the training length after each change, by arm."""
-    rows = []
-    for name in ARMS:
-        runs = [run for run in _runs("ablation", task) if run.arm == name]
-        cells = (interval(mean_interval(_accuracy(run, change, answer) for run in runs)) for change in CHANGES)
-        rows.append("|".join([label(arm(task, name)), *cells]))
-    return table("|".join(["", *CHANGES]), rows)
+def ablated(task: str, name: str, change: str, answer: str = "sum") -> str:
+    """Return the accuracy of an answer at the training length after a change: the mean over seeds."""
+    runs = (run for run in _runs("ablation", task) if run.arm == name)
+    return f"{fmean(_accuracy(run, change, answer) for run in runs):.0%}"
 
 
 def _reliance(task: str) -> list[tuple[float, float]]:
