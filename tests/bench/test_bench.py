@@ -161,6 +161,7 @@ def test_the_table_of_a_gpu_has_the_arms_and_ratios_to_jax():
     assert rows["JAX, 64 at once: compile, s"][4].strip() == "31.4"
 
 
+@pytest.mark.slow
 def test_the_programs_in_jax_do_the_same_work():
     if find_spec("jax") is None:
         pytest.skip("JAX is not installed")

@@ -59,6 +59,9 @@ def test_figures_and_pictures_that_differ_from_the_results_are_named(copy):
         text = (copy / page).read_text()
         assert before in text
         (copy / page).write_text(text.replace(before, after, 1))
+    changed = {copy / page for page, *_ in MISTAKES}
+    for page in set((copy / "docs").rglob("*.md")) - changed:
+        page.unlink()  # the test above checks all pages
     ran = check(copy)
     assert ran.returncode == 1
     for page, _, _, said in MISTAKES:

@@ -104,8 +104,12 @@ def test_killed_and_resumed_is_bit_for_bit_the_same(undisturbed, tmp_path, momen
     assert_same_run(whole, folder)
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_at_random_moments(undisturbed, tmp_path):
-    """Not at a moment that the run announces, but after a random time: also in the middle of a write."""
+    """Not at a moment that the run announces, but after a random time: also in the middle of a write.
+
+    The short campaign of `tests/torture` does the same with fewer kills.
+    """
     config, whole = undisturbed
     folder = tmp_path / "killed"
     chance = random.Random(0)
