@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from latebloom.layers.memory_order import dense, rows
 from latebloom.layers.precision import is_float32_on_gpu
 from latebloom.layers.stacking import stackable
 
@@ -67,13 +68,11 @@ class _Fused(torch.autograd.Function):
         from latebloom.layers import convolution_triton
 
         models, batch, tokens, _ = x.shape
-        ctx.shape, rows = (models, batch, tokens), x.flatten(0, 2)
-        rows = rows if rows.stride(1) == 1 else rows.contiguous()
+        ctx.shape, inputs = (models, batch, tokens), rows(x)
         before = None if before is None else before.contiguous()
-        weight = weight if weight[0].is_contiguous() else weight.contiguous()
-        bias = bias if bias is None or bias.stride(1) == 1 else bias.contiguous()
-        ctx.save_for_backward(rows, before, weight, bias)
-        return convolution_triton.forward(rows, before, weight, bias, ctx.shape).view(x.shape)
+        weight, bias = dense(weight), None if bias is None else dense(bias)
+        ctx.save_for_backward(inputs, before, weight, bias)
+        return convolution_triton.forward(inputs, before, weight, bias, ctx.shape).view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from latebloom.layers.memory_order import dense, rows
 from latebloom.layers.precision import is_float32_on_gpu
 from latebloom.layers.stacking import stackable
 
@@ -75,12 +76,11 @@ class _Fused(torch.autograd.Function):
     ) -> Tensor:
         from latebloom.layers import gated_norm_triton
 
-        weight = weight if weight.stride(1) == 1 else weight.contiguous()
-        skip = skip if skip is None or skip.stride(1) == 1 else skip.contiguous()
-        saved: list[Any] = [x.contiguous(), weight, _rows(gate), skip, _rows(skipped)]
+        ctx.shapes = [None if part is None else part.shape for part in (x, weight, gate, skip, skipped)]
+        gate, skipped = (None if part is None else rows(part) for part in (gate, skipped))
+        saved: list[Any] = [x.contiguous(), dense(weight), gate, None if skip is None else dense(skip), skipped]
         ctx.save_for_backward(*saved)
         ctx.how = (*how, EPSILON)
-        ctx.shapes = [None if part is None else part.shape for part in (x, weight, gate, skip, skipped)]
         return gated_norm_triton.forward(*[*saved, *ctx.how])
 
     @staticmethod
@@ -91,11 +91,3 @@ class _Fused(torch.autograd.Function):
         found = gated_norm_triton.backward(*saved)
         shaped = (None if grad is None else grad.view(shape) for grad, shape in zip(found, ctx.shapes, strict=True))
         return *shaped, None, None
-
-
-def _rows(x: Tensor | None) -> Tensor | None:
-    """(..., channels) -> (rows, channels), copied only where the rows are not evenly spaced in memory."""
-    if x is None:
-        return None
-    rows = x.flatten(0, -2)
-    return rows if rows.stride(1) == 1 else rows.contiguous()

@@ -6,6 +6,7 @@ attention with the settings of joint training, so that it differs from it in the
 two arms are tuned here. The runs are probed at the end, and the report has the verdicts.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from latebloom.config import RunConfig
@@ -48,9 +49,9 @@ def mechanism(scale: Scale) -> Plan:
         arms = [*_tuned(size, composite()), *_tuned(alone, ModularSum())]
         return Plan(arms, fresh_seeds(size.seeds), hypotheses=_hypotheses(far, "dat", MATCHED), probed=True)
     if scale == "small":
-        arms = [*_arms(size, small_composite(), small=True), *_arms(size, ModularSum(modulus=5), small=True)]
+        arms = [*_arms(size, small_composite(), _rates), *_arms(size, ModularSum(modulus=5), _rates)]
     else:
-        arms = [*_arms(size, composite()), *_arms(alone, ModularSum())]
+        arms = [*_arms(size, composite(), grid), *_arms(alone, ModularSum(), grid)]
     finalists = 2 if scale == "tiny" else 3
     stated = _hypotheses(far, "dat")
     return Plan(arms, fresh_seeds(size.seeds), **held_out(size), finalists=finalists, hypotheses=stated, probed=True)
@@ -73,16 +74,19 @@ def _tuned(size: Size, task: Task) -> list[Arm]:
     return [Arm("joint", joint), Arm("dat", dat, against="joint"), Arm(MATCHED, matched, against="joint")]
 
 
-def _arms(size: Size, task: Task, *, small: bool = False) -> list[Arm]:
-    """Return joint training and DAT on a task; at scale small only the learning rate is tuned."""
+def _arms(size: Size, task: Task, choices: Callable[[Size, RunConfig], tuple[RunConfig, ...]]) -> list[Arm]:
+    """Return joint training and DAT on a task, tuned over the `choices` of each."""
     joint = _joint(size, task)
-    runs = {"joint": joint, "dat": staged(joint)}
-    arms = []
-    for name, run in runs.items():
-        choices = tuple(at_rate(run, rate) for rate in size.rates) if small else grid(size, run)
-        against = () if name == "joint" else "joint"
-        arms.append(Arm(name, run, choices, against=against, axis=rate_axis(size.rates)))
-    return arms
+    axis = rate_axis(size.rates)
+    return [
+        Arm("joint", joint, choices(size, joint), axis=axis),
+        Arm("dat", staged(joint), choices(size, staged(joint)), against="joint", axis=axis),
+    ]
+
+
+def _rates(size: Size, run: RunConfig) -> tuple[RunConfig, ...]:
+    """Return the learning rates alone, for the scale of two cores."""
+    return tuple(at_rate(run, rate) for rate in size.rates)
 
 
 def _hypotheses(far: float, *arms: str) -> list[Hypothesis]:

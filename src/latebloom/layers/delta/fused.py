@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from latebloom.layers.delta.form import Form, Terms
+from latebloom.layers.memory_order import dense, rows
 from latebloom.layers.precision import is_float32_on_gpu
 from latebloom.layers.stacking import stackable
 
@@ -19,17 +20,6 @@ MAX_KEY = 128
 def uses_fused_kernel(k: Tensor, key_size: int) -> bool:
     """Return whether the fused kernel supports these keys: float32 on a GPU, of at most `MAX_KEY` channels."""
     return is_float32_on_gpu(k) and key_size <= MAX_KEY
-
-
-def _rows(x: Tensor) -> Tensor:
-    """(S, B, T, channels) -> (S B T, channels), copied only where the rows are not evenly spaced in memory."""
-    rows = x.flatten(0, 2)
-    return rows if rows.stride(1) == 1 else rows.contiguous()
-
-
-def _dense(x: Tensor | None) -> Tensor | None:
-    """Return parameters (S, channels) whose channels lie side by side."""
-    return x if x is None or x.stride(1) == 1 else x.contiguous()
 
 
 def fused_rule(form: Form, *terms: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -64,9 +54,10 @@ class _Fused(torch.autograd.Function):
         *terms, form, keep = inputs
         *parts, noise, rate, bias, state = terms
         ctx.form, ctx.shape, ctx.shapes = form, terms[0].shape[:3], [None if x is None else x.shape for x in terms]
-        rows = (None if x is None else _rows(x) for x in parts)
+        inputs_of_tokens = (None if x is None else rows(x) for x in parts)
+        rate, bias = (None if x is None else dense(x) for x in (rate, bias))
         noise, state = (None if x is None else x.contiguous() for x in (noise, state))
-        saved = (*rows, noise, _dense(rate), _dense(bias), state)
+        saved = (*inputs_of_tokens, noise, rate, bias, state)
         keep = keep and any(ctx.needs_input_grad)
         outputs, last, kept = delta_triton.forward(form, _terms(form, saved), ctx.shape, keep)
         if keep:

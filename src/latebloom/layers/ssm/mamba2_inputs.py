@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from latebloom.layers.memory_order import dense, rows
 from latebloom.layers.precision import is_float32_on_gpu
 from latebloom.layers.stacking import stackable
 
@@ -80,7 +81,7 @@ class _Fused(torch.autograd.Function):
         from latebloom.layers.ssm import mamba2_inputs_triton
 
         step, step_bias, rate, noise, *how = inputs
-        saved: list[Any] = [*map(evenly_spaced, (mixed, step)), *map(dense, (step_bias, rate))]
+        saved: list[Any] = [*map(rows, (mixed, step)), *map(dense, (step_bias, rate))]
         ctx.save_for_backward(*saved)
         ctx.how, ctx.shapes = how, (mixed.shape, step.shape)
         noise = None if noise is None else noise.contiguous()
@@ -97,14 +98,3 @@ class _Fused(torch.autograd.Function):
         d_mixed, d_step, *d_parameters = mamba2_inputs_triton.backward(*arguments)
         d_noise = grads[3] if ctx.needs_input_grad[4] else None
         return d_mixed.view(ctx.shapes[0]), d_step.view(ctx.shapes[1]), *d_parameters, d_noise, None, None
-
-
-def evenly_spaced(x: Tensor) -> Tensor:
-    """(S, B, T, channels) -> (S B T, channels), copied only where the rows are not evenly spaced in memory."""
-    rows = x.flatten(0, 2)
-    return rows if rows.stride(1) == 1 else rows.contiguous()
-
-
-def dense(x: Tensor) -> Tensor:
-    """Return parameters (S, ...) of models that may stand apart, each of them contiguous."""
-    return x if x[0].is_contiguous() else x.contiguous()

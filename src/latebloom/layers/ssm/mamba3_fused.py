@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from latebloom.layers.memory_order import dense, rows
 from latebloom.layers.precision import is_float32_on_gpu
-from latebloom.layers.ssm.mamba2_inputs import dense, evenly_spaced
 from latebloom.layers.stacking import stackable
 
 MAX_WIDTH = 4096
@@ -96,13 +96,13 @@ class _Inputs(torch.autograd.Function):
 
         *parameters, angle, noise, sizes, least = inputs
         models, batch, tokens, _ = projected.shape
-        rows, (norms, biases, step, rate) = evenly_spaced(projected), map(dense, parameters)
+        flat, (norms, biases, step, rate) = rows(projected), map(dense, parameters)
         angle, noise = (None if part is None else part.contiguous() for part in (angle, noise))
-        q, k, dot, last, starts = mamba3_rotation_triton.forward(rows, norms, biases, step, angle, batch, tokens, sizes)
+        q, k, dot, last, starts = mamba3_rotation_triton.forward(flat, norms, biases, step, angle, batch, tokens, sizes)
         write, decay, correction, first = mamba3_inputs_triton.forward(
-            rows, step, rate, dot, noise, tokens, sizes, least
+            flat, step, rate, dot, noise, tokens, sizes, least
         )
-        ctx.save_for_backward(rows, norms, biases, step, rate, dot, starts)
+        ctx.save_for_backward(flat, norms, biases, step, rate, dot, starts)
         ctx.how, ctx.fresh = (models, batch, tokens, sizes, least), angle is None
         ctx.set_materialize_grads(False)  # in training nobody asks for the last angle
         gate, values, *_ = projected.split(list(sizes), dim=-1)
@@ -116,24 +116,24 @@ class _Inputs(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         from latebloom.layers.ssm import mamba3_inputs_triton, mamba3_rotation_triton
 
-        rows, norms, biases, step, rate, dot, starts = ctx.saved_tensors
+        flat, norms, biases, step, rate, dot, starts = ctx.saved_tensors
         models, batch, tokens, sizes, least = ctx.how
         width, _, size, _, heads, *_ = sizes
         channels = (width, width, heads * size, heads * size, width, heads, heads)
         *inner, d_first, d_last = (None if grad is None else grad.contiguous() for grad in grads)
         d_gate, d_values, d_q, d_k, d_write, d_decay, d_correction = (
-            rows.new_zeros(models, batch, tokens, count) if grad is None else grad
+            flat.new_zeros(models, batch, tokens, count) if grad is None else grad
             for grad, count in zip(inner, channels, strict=True)
         )
-        d_rows = rows.new_empty(rows.shape)
+        d_flat = flat.new_empty(flat.shape)
         slopes = [d_gate, d_values, d_write, d_decay, d_correction, d_first]
-        d_dot, d_dt, d_rate = mamba3_inputs_triton.backward(rows, step, rate, dot, slopes, d_rows, tokens, sizes, least)
+        d_dot, d_dt, d_rate = mamba3_inputs_triton.backward(flat, step, rate, dot, slopes, d_flat, tokens, sizes, least)
         slopes = [d_q, d_k, d_dot, d_dt, d_last]
         d_norms, d_biases, d_step, d_angle = mamba3_rotation_triton.backward(
-            rows, norms, biases, step, starts, ctx.fresh, slopes, d_rows, batch, tokens, sizes
+            flat, norms, biases, step, starts, ctx.fresh, slopes, d_flat, batch, tokens, sizes
         )
         d_noise = d_write if ctx.needs_input_grad[6] else None
-        d_projected = d_rows.view(models, batch, tokens, -1)
+        d_projected = d_flat.view(models, batch, tokens, -1)
         return d_projected, d_norms, d_biases, d_step, d_rate, d_angle, d_noise, None, None
 
 
@@ -144,7 +144,7 @@ class _Outputs(torch.autograd.Function):
 
         y, correction = y.contiguous(), correction.contiguous()  # of both, rows are not parts of wider ones
         ctx.shapes = [part.shape for part in (y, values, gate, correction, skip)]
-        saved = [*map(evenly_spaced, (y, values, gate, correction)), dense(skip)]
+        saved = [*map(rows, (y, values, gate, correction)), dense(skip)]
         ctx.save_for_backward(*saved)
         return mamba3_outputs_triton.forward(*saved).view(y.shape)
 
