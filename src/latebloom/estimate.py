@@ -71,7 +71,7 @@ class Estimator:
         begun = {name: step_reached(RunFolder(folder / name)) for name in runs}
         forked = {one.target: one.step for one in find_forks(runs, stops) if not begun[one.target]}
         if self.device.type == "cuda" and len(runs) > 1:
-            waves = plan_waves(dict(runs), folder, lambda config: runs_that_fit(config, self.device), stops)
+            waves = plan_waves(dict(runs), folder, lambda config, wanted: runs_that_fit(config, self.device), stops)
             # A stack in which some runs are forked later is smaller until then: its mean size decides.
             programs = [(list(wave), round(mean(forked.get(name, 0) for name in wave))) for wave in waves]
         else:

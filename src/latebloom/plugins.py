@@ -171,7 +171,8 @@ def imported(names: Iterable[str]) -> Iterator[set[str]]:
 def plugin_sources(names: Iterable[str]) -> dict[str, bytes]:
     """Return the Python files among what a configuration imports and the files that came with them, by path."""
     wanted = {name for name in names if name.endswith(".py")}
-    modules = [module for module in sys.modules.values() if getattr(module, "__latebloom_file__", None) in wanted]
+    # A copy: looking for the attribute makes some modules import others.
+    modules = [module for module in [*sys.modules.values()] if getattr(module, "__latebloom_file__", None) in wanted]
     files = sorted(wanted | {str(module.__file__) for module in modules})
     for name in files:
         if name not in _contents and Path(name).is_file():

@@ -227,7 +227,7 @@ def test_a_damaged_checkpoint_of_a_paused_run_is_named_and_stops_no_other(paused
     with pytest.raises(CheckpointError, match=r"seed-2.*is damaged.* verify \S*seed-2 --repair"):
         run_stacked(configs, folder, torch.device("cpu"))
     file.with_name("state.json").write_text("{")
-    waves = plan_waves(configs, folder, lambda config: 10)
+    waves = plan_waves(configs, folder, lambda config, wanted: 10)
     assert waves == [{"seed-2": configs["seed-2"]}, {"seed-1": configs["seed-1"]}]
     with pytest.warns(UserWarning, match="continues from step-00000007"):
         run(configs["seed-2"], folder / "seed-2", device="cpu")

@@ -188,7 +188,7 @@ def test_a_stack_that_is_killed_while_its_checkpoints_are_removed_leaves_none(sm
     monkeypatch.undo()
     assert all((tmp_path / name / "result.json").exists() for name in configs)
     more = configs | {"seed-3": replace(configs["seed-1"], seed=3)}
-    assert [list(wave) for wave in plan_waves(more, tmp_path, lambda config: 8)] == [["seed-3"]]
+    assert [list(wave) for wave in plan_waves(more, tmp_path, lambda config, wanted: 8)] == [["seed-3"]]
 
 
 def test_a_stack_restores_a_finished_run_that_was_damaged_before_the_others_ended(small, tmp_path, monkeypatch):

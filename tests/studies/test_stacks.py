@@ -22,7 +22,7 @@ def seeds(config: RunConfig, count: int, first: int = 0) -> dict[str, RunConfig]
 
 
 def plan(configs, folder, fit=1000):
-    return [list(wave) for wave in plan_waves(configs, folder, lambda config: fit)]
+    return [list(wave) for wave in plan_waves(configs, folder, lambda config, wanted: fit)]
 
 
 def test_runs_of_one_shape_are_one_wave_and_others_another(tiny, tmp_path):
@@ -39,7 +39,7 @@ def test_what_does_not_fit_at_once_is_trained_in_even_waves(tiny, tmp_path):
 def test_what_fits_is_measured_on_the_run_that_takes_most(tiny, tmp_path):
     noisy = replace(tiny, training=replace(tiny.training, state_noise=0.2))
     measured = []
-    plan_waves(seeds(tiny, 2) | {"noisy": noisy}, tmp_path, lambda config: measured.append(config) or 2)
+    plan_waves(seeds(tiny, 2) | {"noisy": noisy}, tmp_path, lambda config, wanted: measured.append(config) or 2)
     assert measured == [noisy]
 
 

@@ -13,6 +13,8 @@ from latebloom.models.match import count_parameters
 
 SHARE = 0.4
 """The share of the free memory that a step may take; graphs take about as much again."""
+GENEROUS = 30
+"""How many times `least_memory` a short sequence's step is said to take; it takes about ten times that."""
 
 
 def check_memory(config: RunConfig, device: torch.device) -> None:
@@ -45,6 +47,17 @@ def memory_of(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def fits_clearly(config: RunConfig, device: torch.device, runs: int) -> bool:
+    """Return whether so many runs fit so easily into the free memory of a GPU that it need not be measured.
+
+    The kernels keep about ten numbers a unit, and attention without a kernel a few a pair of tokens.
+    """
+    tokens = config.task.token_count(config.training.length)
+    generous = GENEROUS * least_memory(config) * (1 + tokens / config.model.width)
+    free, _ = torch.cuda.mem_get_info(device)
+    return runs * generous < SHARE * free
 
 
 def runs_that_fit(config: RunConfig, device: torch.device) -> int:

@@ -26,6 +26,11 @@ from latebloom.studies.scheduler import Ended, Order, Workers, train_order, trai
 from latebloom.studies.sockets import keep_sockets_apart
 from latebloom.studies.stacks import NO_STOPS, Configs, Observe, Stops, run_in_stacks, stop_of, unfinished
 
+STACKS_AT_ONCE = 4
+"""Processes that train a stack each on one GPU."""
+Message = tuple[str, Progress] | dict[str, str]
+"""What a worker sends: the progress of one of its runs or, at the end, the reason for each run that failed."""
+
 
 def train_all(
     configs: Configs,
@@ -39,27 +44,36 @@ def train_all(
     """Train every configuration in `folder/name` that is not finished, to its end or to its pause in `stops`; return
     the reason for each run that failed.
 
-    On a GPU, runs of one shape are trained as one program. On a CPU, each run has a process with one thread, which is
-    much faster than several threads per process.
+    On a CPU, each run has a process with one thread, which is much faster than several threads per process. On a GPU,
+    runs of one shape are trained as one program, a stack; several processes train a stack each, so that one can be set
+    up and tested while another trains.
     """
     chosen = choose_device(device)
+    others = {type(config) for config in configs.values() if isinstance(config, OtherRun)}
+
+    def train_at_once(waves: list[Configs]) -> dict[str, str]:
+        with environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1"):
+            preload = [module for kind in others for module in kind.preload]
+            return train_waves(waves, folder, _Processes(folder, chosen, observe, stops, preload), at_once, observe)
+
     if chosen.type == "cuda":
-        return run_in_stacks(configs, folder, chosen, observe, stops=stops)
-    waves = [{name: config} for name, config in unfinished(configs, folder, stops).items()]
-    with environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1"):
-        others = {type(config) for config in configs.values() if isinstance(config, OtherRun)}
-        processes = _Processes(folder, observe, stops, [module for kind in others for module in kind.preload])
-        return train_waves(waves, folder, processes, workers or usable_cores(), observe)
+        at_once = workers or (1 if others else STACKS_AT_ONCE)  # a language model fills a GPU
+        several = {"at_once": at_once, "train_at_once": train_at_once} if at_once > 1 else {}
+        return run_in_stacks(configs, folder, chosen, observe, stops=stops, **several)
+    at_once = workers or usable_cores()
+    return train_at_once([{name: config} for name, config in unfinished(configs, folder, stops).items()])
 
 
 class _Processes(Workers):
-    """A process for each run.
+    """A process for each run or, on a GPU, for each stack.
 
     Each has its own pipe for its messages, because a process that is killed while sending would break a shared one.
     """
 
-    def __init__(self, folder: Path, observe: Observe, stops: Stops, preload: Sequence[str] = ()) -> None:
-        self._folder, self._observe, self._stops = folder, observe, stops
+    def __init__(
+        self, folder: Path, device: torch.device, observe: Observe, stops: Stops, preload: Sequence[str] = ()
+    ) -> None:
+        self._folder, self._device, self._observe, self._stops = folder, device, observe, stops
         self._context = _context(preload)
         self._running: dict[Any, tuple[Configs, Any]] = {}
         self._failures: dict[str, dict[str, str]] = {}
@@ -74,7 +88,7 @@ class _Processes(Workers):
             return
         messages, sender = self._context.Pipe(duplex=False)
         order = Order.of(wave, stop_of(wave, self._stops))
-        process = self._context.Process(target=_work, args=(order, self._folder, sender), daemon=True)
+        process = self._context.Process(target=_work, args=(order, self._folder, self._device, sender), daemon=True)
         try:
             # A signal to all processes of a terminal would end the fork server, which does not handle it. Processes
             # inherit the mask; a worker unblocks the signals as soon as it can handle them.
@@ -98,21 +112,21 @@ class _Processes(Workers):
         ready: list[Any] = wait(list(self._running), timeout=0.1)
         for messages in ready:
             wave, process = self._running[messages]
-            (name,) = wave
+            first = next(iter(wave))
             try:
                 message = messages.recv()
             except (EOFError, OSError):  # the process has ended, perhaps while sending
                 del self._running[messages]
                 process.join()
                 messages.close()
-                failures = self._failures.pop(name, None)
+                failures = self._failures.pop(first, None)
                 died = f", at last with status {process.exitcode}" if failures is None else None
                 yield Ended(wave, failures or {}, died)
             else:
                 if isinstance(message, dict):
-                    self._failures[name] = message
+                    self._failures[first] = message
                 else:
-                    self._observe(name, message)
+                    self._observe(*message)
 
 
 def _context(preload: Sequence[str] = ()) -> Any:
@@ -134,18 +148,18 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _work(order: Order, folder: Path, messages: "Connection[Progress | dict[str, str], object]") -> None:
-    """Train a run in a worker process; the last message has the reason for its failure, if there is one."""
+def _work(order: Order, folder: Path, device: torch.device, messages: "Connection[Message, object]") -> None:
+    """Train a run or a stack in a worker process; the last message has the reason for each run that failed."""
     torch.set_num_threads(1)
     threading.Thread(target=_stop_when_closed, args=(messages.fileno(),), daemon=True).start()
 
-    def send(message: Progress | dict[str, str]) -> None:
+    def send(message: Message) -> None:
         with suppress(BrokenPipeError):  # the study has ended, and this process stops too
             messages.send(message)
 
     with suppress(InterruptedRun, KeyboardInterrupt):  # the latter before the run has begun
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-        send(train_order(order, folder, torch.device("cpu"), lambda name, seen: send(seen)))
+        send(train_order(order, folder, device, lambda name, seen: send((name, seen))))
 
 
 @contextmanager

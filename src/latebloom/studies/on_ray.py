@@ -76,7 +76,7 @@ def _plan(configs: Configs, folder: Path, device: str | None, stops: Stops) -> t
     measure = ray.remote(num_gpus=1)(runs_that_fit_there)
     share = max(1, -(-len(left) // gpus))
 
-    def fit(config: RunConfig) -> int:
+    def fit(config: RunConfig, wanted: int) -> int:
         return min(share, ray.get(measure.remote(Order.of({"": config}))))
 
     return kind, plan_waves(configs, folder, fit, stops)

@@ -14,7 +14,7 @@ from latebloom.engine.files import remove_folder, remove_incomplete
 from latebloom.engine.folder import RunFolder, read_json
 from latebloom.engine.lock import wait_until_free
 from latebloom.engine.loop import Progress, run, run_stacked, run_until
-from latebloom.engine.memory import runs_that_fit
+from latebloom.engine.memory import fits_clearly, runs_that_fit
 from latebloom.engine.pause import Stop, checkpoint_step, has_reached, paused_step, step_reached
 from latebloom.engine.stacks import stack_key
 from latebloom.errors import CheckpointError, ConfigError, InterruptedRun, LatebloomError
@@ -38,16 +38,36 @@ def run_in_stacks(
     observe: Observe,
     fit: Callable[[RunConfig, torch.device], int] = runs_that_fit,
     stops: Stops = NO_STOPS,
+    at_once: int = 1,
+    train_at_once: Callable[[list[Configs]], dict[str, str]] | None = None,
 ) -> dict[str, str]:
-    """Train every configuration in `folder/name` to its end or its pause; return the reason for each that failed."""
+    """Train every configuration in `folder/name` to its end or its pause; return the reason for each that failed.
+
+    Several waves are trained one after the other in this process, or by `train_at_once`, `at_once` at a time.
+    """
     failures: dict[str, str] = {}
     _remove_finished_stacks(folder)
-    for wave in plan_waves(configs, folder, lambda config: fit(config, device), stops):
+
+    def fit_beside_others(config: RunConfig, wanted: int) -> int:
+        if device.type == "cuda" and fits_clearly(config, device, wanted * at_once):
+            return wanted
+        return max(1, fit(config, device) // at_once)
+
+    waves = plan_waves(configs, folder, fit_beside_others, stops)
+    if train_at_once is not None and len(waves) > 1:
+        # The longest first, so that none is alone at the end.
+        return train_at_once(sorted(waves, key=_steps, reverse=True))
+    for wave in waves:
         failed = train_wave(wave, folder, device, observe, stop_of(wave, stops))
         for name in failed:
             observe(name, Progress.of_failed(wave[name].training.steps))
         failures |= failed
     return failures
+
+
+def _steps(wave: Configs) -> int:
+    """Return the steps of the runs of a wave."""
+    return next(iter(wave.values())).training.steps
 
 
 def _remove_finished_stacks(folder: Path) -> None:
@@ -122,10 +142,13 @@ def interrupted_stacks(folder: Path) -> Iterator[tuple[dict[str, str], int]]:
 
 
 def plan_waves(
-    configs: Configs, folder: Path, fit: Callable[[RunConfig], int], stops: Stops = NO_STOPS
+    configs: Configs, folder: Path, fit: Callable[[RunConfig, int], int], stops: Stops = NO_STOPS
 ) -> list[Configs]:
     """Return the runs to train at once: interrupted stacks, interrupted single runs, then the rest by shape, pause and
-    step, as many at once as fit."""
+    step, as many at once as fit.
+
+    `fit` is called with a run of a shape and the number of runs that are wanted.
+    """
     left = unfinished(configs, folder, stops)
     waves: list[Configs] = []
     for members, _ in interrupted_stacks(folder):
@@ -148,16 +171,16 @@ def plan_waves(
     for shape in shapes.values():
         names = list(shape)
         largest = max(shape.values(), key=lambda config: config.training.state_noise)  # noise takes memory too
-        at_once = 1 if len(names) == 1 else min(MOST_AT_ONCE, _fit_or_one(fit, largest))
+        at_once = 1 if len(names) == 1 else min(MOST_AT_ONCE, _fit_or_one(fit, largest, len(names)))
         count = -(-len(names) // at_once)
         even = -(-len(names) // count)  # 100 runs of which 60 fit: two waves of 50
         waves += [{name: shape[name] for name in names[i : i + even]} for i in range(0, len(names), even)]
     return waves
 
 
-def _fit_or_one(fit: Callable[[RunConfig], int], config: RunConfig) -> int:
-    """Return `fit(config)`, or 1 for runs that do not fit, so that each of them fails alone."""
+def _fit_or_one(fit: Callable[[RunConfig, int], int], config: RunConfig, wanted: int) -> int:
+    """Return how many of the wanted runs fit, or 1 for runs that do not fit, so that each of them fails alone."""
     try:
-        return fit(config)
+        return fit(config, wanted)
     except ConfigError:
         return 1
