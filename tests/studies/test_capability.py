@@ -1,5 +1,6 @@
 """The study of what each recurrence can do alone: its cost, its predictions, and the page that compares both."""
 
+import json
 import sys
 from dataclasses import replace
 from importlib import import_module
@@ -8,10 +9,12 @@ from pathlib import Path
 import pytest
 import synthetic
 
+from latebloom.config import config_from
 from latebloom.engine.stacks import stack_key
 from latebloom.layers.recurrence import Recurrence
-from latebloom.results.file import write_results
-from latebloom.studies.capability import MULTIPLES, PREDICTED, TASKS
+from latebloom.results.file import read_results, write_results
+from latebloom.studies.capability import MULTIPLES, PREDICTED, SIZES, TASKS
+from latebloom.studies.capability_longer import CHOSEN, LONGER
 from latebloom.studies.find import find_study, plan_of
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -49,6 +52,23 @@ def test_it_costs_what_its_docstring_says():
     assert len(stacks) + len(plan.arms) == 200
     assert sum(stacks.values()) + sum(arm.config.training.steps for arm in plan.arms) == 660_000
     assert sum(one.training.steps for one in tuning) + sum(plan.reported_steps) == 6_930_000
+
+
+def test_the_longer_study_has_the_settings_that_were_chosen_in_the_cells_that_disagree(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    cells = import_module("component_tables").disagreements().split("; ")
+    assert {f"{name} on {task}" for task, name in CHOSEN} == set(cells)
+    chosen = {
+        (run.task, run.arm): config_from(json.loads(run.config))
+        for run in read_results([DOCS.parent / "results" / "capability.parquet"])
+    }
+    for arm in plan_of(find_study("capability_longer"), "paper").arms:
+        before = chosen[arm.task, arm.name.partition(":")[0]]
+        assert arm.config.training.steps == LONGER * before.training.steps
+        assert arm.config.training.full.learning_rate == before.training.full.learning_rate
+        if "one head" not in arm.name:
+            assert arm.config.model.recurrence == before.model.recurrence
+    assert SIZES["paper"].seeds == 10  # "a seed in ten"
 
 
 @pytest.fixture

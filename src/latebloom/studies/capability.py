@@ -125,8 +125,14 @@ def capability(scale: Scale) -> Plan:
 
 def _arm(size: Size, scale: Scale, group: str, task: Task, name: str) -> Arm:
     """Return a recurrence on a task; beyond scale `tiny`, every arm has six settings to choose from."""
-    kind, forms = Recurrence.members[name.partition(",")[0]], FORMS[name]
-    runs = [base_config(size, task, lstm(width=size.width, blocks=2, recurrence=kind(**form))) for form in forms]
+    forms = FORMS[name]
+    models = [lstm(width=size.width, blocks=2, recurrence=recurrence(name, index)) for index in range(len(forms))]
+    runs = [base_config(size, task, model) for model in models]
     rates = MORE_RATES if len(forms) == 1 and scale != "tiny" else size.rates
     choices = tuple(at_rate(run, rate) for run, rate in product(runs, rates))
     return Arm(name, runs[0], choices, group=group, against=() if name == "lstm" else "lstm")
+
+
+def recurrence(name: str, form: int) -> Recurrence:
+    """Return a recurrence of `FORMS` with one of its initializations."""
+    return Recurrence.members[name.partition(",")[0]](**FORMS[name][form])

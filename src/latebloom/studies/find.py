@@ -9,6 +9,7 @@ from latebloom.errors import ConfigError, unknown
 from latebloom.plugins import explain_at, load_file
 from latebloom.studies import (  # noqa: F401 (the named studies, which register themselves)
     capability,
+    capability_longer,
     coupling,
     far,
     holding,
