@@ -6,6 +6,8 @@ from typing import Any
 
 from values import ROOT, by_seed, compare, table
 
+from latebloom.bench.report import kernel_rows
+
 TARGETS = {  # label, target, stretch target
     "seed_steps_per_second": ("steps per second, summed over stacked runs", 10_000, 20_000),
     "ratio_to_eager": ("ratio to an eager single run", 30, 50),
@@ -35,6 +37,8 @@ def read(name: str) -> dict[str, Any]:
 GPU, BF16, CPU, CPU_BEFORE = map(read, ("bench-h200", "bench-h200-bf16", "bench-cpu", "bench-cpu-before"))
 
 PEERS = read("bench-h200-peers")
+KERNELS = read("bench-kernels-h200")
+PROCESSES = [read(name) for name in ("bench-processes-h200", "bench-processes-mps-h200")]
 ROUNDS = read("tuning-rounds")
 SCALE = read("scale")
 TORTURE = json.loads((ROOT / "results" / "torture.json").read_text())
@@ -91,6 +95,22 @@ def gpu_peers() -> str:
         rows.append("|".join([runs, *cells, f"{ratio:.1f}", f"{PEERS['jax']['compile_seconds'][runs]:.0f}"]))
     head = "runs at once|step, ms|steps per second, all runs|JAX: step, ms|JAX: steps per second"
     return table(f"{head}|ratio|JAX compiles, s", rows)
+
+
+def kernels(most: int = 20) -> str:
+    """Return the slowest kernels of a step of stacked runs."""
+    rows = ("|".join((f"`{name}`" if name != "all" else name, *cells)) for name, *cells in kernel_rows(KERNELS, most))
+    return table("kernel|launches|ms|MB|share of the bandwidth", rows)
+
+
+def processes() -> str:
+    """Return the time of small stacks in several processes, without and with MPS."""
+    alone = PROCESSES[0]["seconds"]["1"]
+    rows = [
+        "|".join([count, *(f"{one['seconds'][count]:.1f} ({alone / one['seconds'][count]:.1f})" for one in PROCESSES)])
+        for count in PROCESSES[0]["seconds"]
+    ]
+    return table("processes|seconds, without MPS|with MPS", rows)
 
 
 def _arms(report: dict[str, Any]) -> dict[str, Any]:

@@ -201,5 +201,7 @@ def _show_time(
     if estimator.device.type == "cpu" and estimator.workers is not None:
         where = f"in {estimator.workers} processes"
         seconds += START_FIRST_WORKER if seconds else 0.0
+    elif estimator.workers is not None:
+        where += ", one stack after the other (a study trains several at once, which is faster)"
     time = f"about {format_duration(seconds)} {where}, estimated from a few steps" if seconds else "none"
     say(console, f"Time: {time}. Nothing was trained or written.")

@@ -12,13 +12,13 @@ import torch
 from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
-from latebloom.bench import arms
+from latebloom.bench import arms, processes
 from latebloom.bench.arms import check_peers, textbook, textbook_trainer
 from latebloom.bench.cpu import start_worker, take_turn
 from latebloom.bench.kernels import measure_kernels, read_kernels
 from latebloom.bench.measure import LENGTH, Arm, bench_config, product_peak, step_operations, take_turns
 from latebloom.bench.recurrences import bench_recurrences
-from latebloom.bench.report import gpu_table, kernel_rows, recurrences_table
+from latebloom.bench.report import gpu_table, kernel_rows, processes_table, recurrences_table
 from latebloom.engine.trainer import Trainer
 from latebloom.errors import ConfigError
 from latebloom.layers.recurrence import Recurrence
@@ -112,6 +112,8 @@ def test_the_command_writes_every_figure_of_a_cpu(tmp_path):
         (["--steps", "1"], "steps: 1"),
         (["--kernels", "--peers"], "kernels: they are measured alone; leave out --peers"),
         (["--kernels", "--device", "cpu"], "kernels: --kernels needs a GPU, and the device is cpu"),
+        (["--processes", "--recurrences"], "processes: they are measured alone; leave out --recurrences"),
+        (["--processes", "--device", "cpu"], "processes: --processes needs a GPU, and the device is cpu"),
         (["--kernels", "lstn"], "kernels: 'lstn' is not known; did you mean 'lstm'"),
         (["--recurrences", "--growth"], "recurrences: they are measured alone; leave out --growth"),
     ],
@@ -146,6 +148,22 @@ def test_every_recurrence_of_the_package_is_timed_against_the_lstm():
     assert rows["lstm"][8].strip() == "1.00"
     assert rows["m2rnn"][2].strip() == f"{figures['state_size']:,}"
     assert rows["m2rnn"][8].strip() == ""
+
+
+def test_small_stacks_are_timed_in_one_process_and_in_several(monkeypatch):
+    monkeypatch.setattr(processes, "RECURRENCES", ("min_gru", "gru"))
+    monkeypatch.setattr(processes, "RUNS", 1)
+    monkeypatch.setattr(processes, "COUNTS", (1, 2))
+    report = processes.bench_processes(CPU, steps=10, tell=lambda what: None)
+    assert (report["stacks"], report["runs"], report["steps"], report["mps"]) == (2, 1, 10, False)
+    assert report["seconds"].keys() == {"1", "2"}
+    report |= {"seconds": {"1": 30.0, "4": 10.0}, "environment": {"accelerator": "a GPU"}}
+    console = Console(width=120, record=True, file=StringIO())
+    console.print(processes_table(report))
+    text = console.export_text()
+    assert "2 stacks of 1 runs, without MPS" in text
+    (row,) = (line for line in text.splitlines() if "4 processes" in line)
+    assert [cell.strip() for cell in row.split("│")[2:4]] == ["10.0", "3.0"]
 
 
 def test_the_table_of_a_gpu_has_the_arms_and_ratios_to_jax():

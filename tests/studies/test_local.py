@@ -12,12 +12,16 @@ from pathlib import Path
 from subprocess import PIPE
 
 import pytest
+import torch
 from processes import descendants, living
 
 from latebloom import run
 from latebloom.engine.outcome import Progress, TrainedRun
 from latebloom.studies import sockets
-from latebloom.studies.local import train_all
+from latebloom.studies.local import train_all, train_in_processes
+from latebloom.studies.stacks import run_in_stacks
+
+CPU = torch.device("cpu")
 
 
 def test_runs_in_processes_are_the_runs_one_would_do_alone(tiny, tmp_path):
@@ -28,6 +32,47 @@ def test_runs_in_processes_are_the_runs_one_would_do_alone(tiny, tmp_path):
     for name, config in configs.items():
         assert TrainedRun.load(tmp_path / name).evaluation == run(config).evaluation
         assert "done" in seen[name]
+
+
+def test_stacks_in_processes_are_the_stacks_of_one_process(tiny, tmp_path):
+    """As on a GPU, where several processes share it."""
+    wide = replace(tiny, model=replace(tiny.model, width=16))
+    configs = {
+        f"{name}-{seed}": replace(one, seed=seed) for name, one in {"a": tiny, "b": wide}.items() for seed in (0, 1)
+    }
+    waves: list[int] = []
+
+    def train_at_once(stacks):
+        waves.extend(map(len, stacks))
+        return train_in_processes(
+            stacks, tmp_path / "at once", CPU, 2, lambda name, seen: steps.__setitem__(name, seen.step)
+        )
+
+    steps: dict[str, int] = {}
+    where = {"fit": lambda config, device: 4, "observe": lambda name, seen: None}
+    assert run_in_stacks(configs, tmp_path / "in turn", CPU, **where) == {}
+    assert run_in_stacks(configs, tmp_path / "at once", CPU, **where, at_once=2, train_at_once=train_at_once) == {}
+    assert waves == [2, 2]
+    assert steps == dict.fromkeys(configs, tiny.training.steps)
+    for name in configs:
+        one, other = (TrainedRun.load(tmp_path / folder / name).model.state_dict() for folder in ("in turn", "at once"))
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_processes_on_one_gpu_share_its_memory(tiny, tmp_path):
+    """Each of three processes gets a third of the runs that fit."""
+    configs = {f"seed-{seed}": replace(tiny, seed=seed) for seed in range(6)}
+    waves: list[int] = []
+    where = {"fit": lambda config, device: 7, "observe": lambda name, seen: None, "at_once": 3}
+    run_in_stacks(configs, tmp_path, CPU, **where, train_at_once=lambda found: waves.extend(map(len, found)) or {})
+    assert waves == [2, 2, 2]
+
+
+def test_a_stack_that_fails_in_a_process_names_each_of_its_runs(tiny, tmp_path):
+    (tmp_path / "bad").write_text("a file where the run's folder should be")
+    failures = train_in_processes([{"bad": tiny, "other": replace(tiny, seed=1)}], tmp_path, CPU, 1, lambda *seen: None)
+    assert failures.keys() == {"bad", "other"}
+    assert "bad cannot be written" in failures["bad"]
 
 
 def test_a_run_that_fails_is_reported_and_the_others_finish(tiny, tmp_path):

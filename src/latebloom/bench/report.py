@@ -13,6 +13,7 @@ from latebloom.bench.cpu import bench_cpu
 from latebloom.bench.gpu import bench_gpu, hundred_seeds
 from latebloom.bench.kernels import measure_kernels
 from latebloom.bench.measure import bench_config
+from latebloom.bench.processes import bench_processes
 from latebloom.bench.recurrences import RUNS, bench_recurrences
 from latebloom.engine.environment import choose_device, describe_environment
 from latebloom.engine.files import write_json
@@ -65,6 +66,27 @@ def run_recurrences(out: Path, *, device: str | None, mode: Precision, seconds: 
         report |= bench_recurrences(bench_config(precision=mode), chosen, seconds=seconds, tell=status.update)
     write_json(out, report)
     Console().print(recurrences_table(report))
+
+
+def run_processes(out: Path, *, device: str | None, steps: int = 300) -> None:
+    """Measure small stacks in several processes."""
+    chosen = choose_device(device)
+    if chosen.type != "cuda":
+        raise ConfigError("processes: --processes needs a GPU, and the device is cpu")
+    report: dict[str, Any] = {"environment": _environment(chosen)}
+    with Console(stderr=True).status("starting") as status:
+        report |= bench_processes(chosen, steps=steps, tell=status.update)
+    write_json(out, report)
+    Console().print(processes_table(report))
+
+
+def processes_table(report: dict[str, Any]) -> Table:
+    mps = "with" if report["mps"] else "without"
+    title = f"{report['environment']['accelerator']}, {report['stacks']} stacks of {report['runs']} runs, {mps} MPS"
+    table = _table(title, "seconds", "times as fast as one")
+    for count, seconds in report["seconds"].items():
+        table.add_row(f"{count} processes", f"{seconds:.1f}", f"{report['seconds']['1'] / seconds:.1f}")
+    return table
 
 
 def run_kernels(out: Path, recurrence: str, *, device: str | None, mode: Precision) -> None:

@@ -28,6 +28,11 @@ def add_arguments(parser: Parser) -> None:
         help="only the time of a training step with each recurrence, relative to the LSTM's",
     )
     add(
+        "--processes",
+        action="store_true",
+        help="GPU: only the time of eight small stacks in one, four and eight processes",
+    )
+    add(
         "--kernels",
         nargs="?",
         const="lstm",
@@ -37,18 +42,22 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: Namespace) -> None:
-    from latebloom.bench.report import run_bench, run_kernels, run_recurrences
+    from latebloom.bench.report import run_bench, run_kernels, run_processes, run_recurrences
 
     require(options.seconds > 0, "seconds", options.seconds, "above 0")
     require(options.steps >= 10, "steps", options.steps, "10 or more")
     if options.out.is_dir() or not options.out.parent.is_dir():
         raise ConfigError(f"out: {options.out} is not a file that could be written")
-    for name in ("recurrences", "kernels"):
-        for other in ("growth", "hundred_seeds", "peers", "recurrences"):
-            if getattr(options, name) and other != name and getattr(options, other):
+    alone = ("recurrences", "processes", "kernels")
+    for name in alone:
+        for other in ("growth", "hundred_seeds", "peers", *alone[: alone.index(name)]):
+            if getattr(options, name) and getattr(options, other):
                 raise ConfigError(f"{name}: they are measured alone; leave out --{other.replace('_', '-')}")
     if options.recurrences:
         run_recurrences(options.out, device=options.device, mode=options.precision, seconds=options.seconds)
+        return
+    if options.processes:
+        run_processes(options.out, device=options.device)
         return
     if options.kernels:
         run_kernels(options.out, options.kernels, device=options.device, mode=options.precision)

@@ -20,7 +20,12 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--seeds", type=integer, metavar="N", help="number of seeds, instead of the scale's")
     add_out(parser, "folder of the study (default: studies/NAME-SCALE)")
-    parser.add_argument("--workers", type=integer, metavar="N", help="runs at once on a CPU (default: one per core)")
+    parser.add_argument(
+        "--workers",
+        type=integer,
+        metavar="N",
+        help="processes: of one run each on a CPU (default: one per core), of one stack each on a GPU (default: 4)",
+    )
     add_device(parser)
     add_imports(parser)
     parser.add_argument(

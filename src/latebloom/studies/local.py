@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -49,19 +50,29 @@ def train_all(
     up and tested while another trains.
     """
     chosen = choose_device(device)
-    others = {type(config) for config in configs.values() if isinstance(config, OtherRun)}
-
-    def train_at_once(waves: list[Configs]) -> dict[str, str]:
-        with environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1"):
-            preload = [module for kind in others for module in kind.preload]
-            return train_waves(waves, folder, _Processes(folder, chosen, observe, stops, preload), at_once, observe)
-
     if chosen.type == "cuda":
-        at_once = workers or (1 if others else STACKS_AT_ONCE)  # a language model fills a GPU
-        several = {"at_once": at_once, "train_at_once": train_at_once} if at_once > 1 else {}
-        return run_in_stacks(configs, folder, chosen, observe, stops=stops, **several)
-    at_once = workers or usable_cores()
-    return train_at_once([{name: config} for name, config in unfinished(configs, folder, stops).items()])
+        # A language model fills a GPU.
+        at_once = workers or (1 if any(isinstance(one, OtherRun) for one in configs.values()) else STACKS_AT_ONCE)
+        elsewhere = partial(train_in_processes, folder=folder, device=chosen, at_once=at_once)
+        several: Any = {"at_once": at_once, "train_at_once": partial(elsewhere, observe=observe, stops=stops)}
+        return run_in_stacks(configs, folder, chosen, observe, stops=stops, **(several if at_once > 1 else {}))
+    waves = [{name: config} for name, config in unfinished(configs, folder, stops).items()]
+    return train_in_processes(waves, folder, chosen, workers or usable_cores(), observe, stops)
+
+
+def train_in_processes(
+    waves: list[Configs],
+    folder: Path,
+    device: torch.device,
+    at_once: int,
+    observe: Observe,
+    stops: Stops = NO_STOPS,
+) -> dict[str, str]:
+    """Train each wave in a process of its own, `at_once` at a time; return the reason for each run that failed."""
+    others = {type(config) for wave in waves for config in wave.values() if isinstance(config, OtherRun)}
+    with environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1"):
+        preload = [module for kind in others for module in kind.preload]
+        return train_waves(waves, folder, _Processes(folder, device, observe, stops, preload), at_once, observe)
 
 
 class _Processes(Workers):
