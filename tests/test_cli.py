@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import commands
 import pytest
 
 import latebloom as latebloom_package
@@ -29,8 +30,7 @@ TRIGGERS = [name for name in latebloom_package.__all__ if name.startswith(("at_"
 
 
 def latebloom(*words: str, cwd: Path, check: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "latebloom", *words]
-    ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    ran = commands.latebloom(*words, cwd=cwd)
     assert ran.returncode == check, ran.stdout + ran.stderr
     return ran
 

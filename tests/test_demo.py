@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import latebloom
 
 SMALL = [
     "training.steps=30", "delay.until.step=15", "model.width=16", "model.blocks=1", "training.full.batch_size=8",
@@ -71,8 +72,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("override", REFUSED)
 def test_what_it_could_not_show_in_the_end_is_refused_at_the_start(ran, override):
-    command = [sys.executable, "-m", "latebloom", "demo", *SMALL, override]
-    refused = subprocess.run(command, cwd=ran[1].parent, capture_output=True, text=True)
+    refused = latebloom("demo", *SMALL, override, cwd=ran[1].parent)
     assert refused.returncode == 2
     assert REFUSED[override] in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
@@ -103,8 +103,7 @@ def test_the_demo_is_a_study_that_the_report_reads(ran, tmp_path):
 def test_the_folder_of_an_older_demo_is_refused(tmp_path):
     (tmp_path / "demo" / "joint").mkdir(parents=True)
     (tmp_path / "demo" / "joint" / "config.json").write_text("{}")
-    command = [sys.executable, "-m", "latebloom", "demo", *SMALL]
-    refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    refused = latebloom("demo", *SMALL, cwd=tmp_path)
     assert refused.returncode == 2
     assert "out: demo holds a demo of an earlier version of latebloom; choose another with --out" in refused.stderr
 

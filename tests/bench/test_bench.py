@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import latebloom
 from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -119,7 +120,7 @@ def test_the_command_writes_every_figure_of_a_cpu(tmp_path):
     ],
 )
 def test_a_mistake_is_one_sentence(words, said):
-    done = subprocess.run([sys.executable, "-m", "latebloom", "bench", *words], capture_output=True, text=True)
+    done = latebloom("bench", *words)
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -2,12 +2,12 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from commands import latebloom
 from families import FAMILIES, build
 from safetensors.torch import load_file
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # pyright: ignore
@@ -19,8 +19,7 @@ from latebloom.integrations.load_model import load_model
 
 
 def inspect(*words: str | Path, check: int = 0) -> str:
-    command = [sys.executable, "-m", "latebloom", "inspect", *map(str, words)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ran = latebloom("inspect", *words)
     assert ran.returncode == check, ran.stdout + ran.stderr
     if check:
         assert ran.stdout == ""

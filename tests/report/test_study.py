@@ -3,14 +3,13 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from commands import latebloom
 from rich.console import Console
 from synthetic import evaluation, record, study
 
@@ -346,11 +345,6 @@ def test_the_page_has_every_run_with_its_configuration_and_command(tmp_path):
         assert one.command in page.texts
         if one is not other:
             assert any(one.command[int(at["data-from"]) : int(at["data-to"])] == one.config for at in places)
-
-
-def latebloom(*words: str, cwd) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "latebloom", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
 def test_studies_are_named_where_there_are_several(tmp_path, capsys):
