@@ -1,6 +1,5 @@
 """The benchmark on a CPU: one process of one thread per core against one process with all the threads."""
 
-import multiprocessing as mp
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor, wait
@@ -13,6 +12,7 @@ import torch
 from latebloom.bench.arms import jax_lstm, latebloom_lstm, layer_inputs, single, textbook
 from latebloom.bench.measure import LENGTH, TURNS, Advance, Tell, bench_config, product_peak, step_operations, timed
 from latebloom.engine.process_state import keep_freed_memory
+from latebloom.studies.local import process_context
 
 CPU = torch.device("cpu")
 LAYERS = {"Latebloom": latebloom_lstm, "JAX": jax_lstm}
@@ -68,7 +68,7 @@ def _best(values: list[float]) -> dict[str, float]:
 
 def start_worker(**settings: Any) -> ProcessPoolExecutor:
     """Return a process with a run of its own, which `take_turn` times."""
-    return ProcessPoolExecutor(1, mp.get_context("spawn"), _build, (settings,))
+    return ProcessPoolExecutor(1, process_context(), _build, (settings,))
 
 
 _process = ExitStack()

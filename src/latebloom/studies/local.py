@@ -85,7 +85,7 @@ class _Processes(Workers):
         self, folder: Path, device: torch.device, observe: Observe, stops: Stops, preload: Sequence[str] = ()
     ) -> None:
         self._folder, self._device, self._observe, self._stops = folder, device, observe, stops
-        self._context = _context(preload)
+        self._context = process_context(preload)
         self._running: dict[Any, tuple[Configs, Any]] = {}
         self._failures: dict[str, dict[str, str]] = {}
         self._not_started: list[Ended] = []
@@ -140,8 +140,8 @@ class _Processes(Workers):
                     self._observe(*message)
 
 
-def _context(preload: Sequence[str] = ()) -> Any:
-    """Return the start method: fork a server that has only imported torch, and what runs of another kind need.
+def process_context(preload: Sequence[str] = ()) -> Any:
+    """Return the way to start processes: fork a server that has only imported torch, and what else is to be preloaded.
 
     Importing torch again takes seconds, and a fork of this process, which has used torch, may hang in its thread pools.
     """
