@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from latebloom.layers.order_triton import from_the_end
+
 BACKWARD_ELEMENTS = 1024
 """Elements of a tile of the backward kernel: a small one leaves room for many programs on a processor."""
 MOST_TILES = 8
@@ -31,8 +33,8 @@ def _norm_forward_kernel(
     x, weight, bias, y, rows_in_all, weight_stride, epsilon,
     D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    model = tl.program_id(1).to(tl.int64)
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    model = from_the_end(1).to(tl.int64)
+    rows = from_the_end(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, WIDTH)
     real = (rows[:, None] < rows_in_all) & (columns[None, :] < D)
     places = (model * rows_in_all + rows[:, None]) * D + columns[None, :]
@@ -47,7 +49,7 @@ def _norm_backward_kernel(
     x, weight, d_y, past, d_x, parts, rows_in_all, weight_stride, epsilon,
     D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr, HAS_PAST: tl.constexpr,
 ):  # fmt: skip
-    model, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    model, part = from_the_end(1).to(tl.int64), from_the_end(0)
     columns = tl.arange(0, WIDTH)
     scale = tl.load(weight + model * weight_stride + columns, columns < D, 0.0)
     d_scale = tl.zeros([ROWS, WIDTH], tl.float32)
