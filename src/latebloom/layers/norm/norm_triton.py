@@ -58,10 +58,11 @@ def _norm_backward_kernel(
         rows = (part * TILES + tile) * ROWS + tl.arange(0, ROWS)
         real = (rows[:, None] < rows_in_all) & (columns[None, :] < D)
         places = (model * rows_in_all + rows[:, None]) * D + columns[None, :]
-        # All loads before the first sum, so that they are under way at once.
-        inputs, slope = tl.load(x + places, real, 0.0), tl.load(d_y + places, real, 0.0)
+        # All loads before the first sum, so that they are under way at once; nothing reads these numbers again.
+        inputs = tl.load(x + places, real, 0.0, eviction_policy="evict_first")
+        slope = tl.load(d_y + places, real, 0.0, eviction_policy="evict_first")
         if HAS_PAST:
-            d_past = tl.load(past + places, real, 0.0)
+            d_past = tl.load(past + places, real, 0.0, eviction_policy="evict_first")
         standard, inverse = _standardize(inputs, real, epsilon, D)
         d_scale += slope * standard
         d_shift += slope
