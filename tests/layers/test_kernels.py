@@ -23,6 +23,8 @@ from latebloom.layers.slstm.operation import fused_slstm
 
 pytest.importorskip("triton")
 
+from latebloom.layers.norm import norm_triton
+
 
 def check(
     fused: Callable[..., tuple[Tensor, ...]],
@@ -242,6 +244,17 @@ def test_the_fused_norm(device, models, batch, tokens, width):
 
     weights = rows_of_parameters(device, models, (width,), (width,))
     check(lambda *inputs: (norm._Fused.apply(*inputs)[1],), plain, [x, *weights])
+
+
+@pytest.mark.parametrize("programs", [1, 3, 1000])
+def test_the_fused_norm_with_one_tile_or_several_in_a_program(device, monkeypatch, programs):
+    monkeypatch.setattr(norm_triton, "PROGRAMS", programs)
+    x = torch.randn(2, 300, 24, device=device)
+    check(
+        lambda *inputs: (norm._Fused.apply(*inputs)[1],),
+        lambda x, weight, bias: (F.layer_norm(x, (24,)) * weight[:, None] + bias[:, None],),
+        [x, *rows_of_parameters(device, 2, (24,), (24,))],
+    )
 
 
 def test_the_fused_fork_adds_what_comes_back_by_the_other_way(device):

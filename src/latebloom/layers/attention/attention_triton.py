@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from latebloom.layers.order_triton import from_the_end
 from latebloom.layers.product_triton import product
 
 
@@ -38,7 +39,8 @@ def _attention_forward_kernel(
     q, k, v, extra, mixed, heads, tokens, scale, q_strides, k_strides, v_strides,
     E: tl.constexpr, FEATURES: tl.constexpr, TOKENS: tl.constexpr, HAS_EXTRA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    sequence, head = (tl.program_id(0) // heads).to(tl.int64), tl.program_id(0) % heads
+    program = from_the_end(0)
+    sequence, head = (program // heads).to(tl.int64), program % heads
     times, features = tl.arange(0, TOKENS), tl.arange(0, FEATURES)
     real = (times[:, None] < tokens) & (features[None, :] < E)
     column = features[None, :]
@@ -56,7 +58,8 @@ def _attention_backward_kernel(
     q, k, v, extra, d_mixed, d_q, d_k, d_v, heads, tokens, scale, q_strides, k_strides, v_strides, d_strides, d_token,
     E: tl.constexpr, FEATURES: tl.constexpr, TOKENS: tl.constexpr, HAS_EXTRA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    sequence, head = (tl.program_id(0) // heads).to(tl.int64), tl.program_id(0) % heads
+    program = from_the_end(0)
+    sequence, head = (program // heads).to(tl.int64), program % heads
     times, features = tl.arange(0, TOKENS), tl.arange(0, FEATURES)
     real = (times[:, None] < tokens) & (features[None, :] < E)
     column = features[None, :]

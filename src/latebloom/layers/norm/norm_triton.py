@@ -11,6 +11,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from latebloom.layers.order_triton import from_the_end
+
+BACKWARD_ELEMENTS = 1024
+"""Elements of a tile of the backward kernel: a small one leaves room for many programs on a processor."""
+MOST_TILES = 8
+PROGRAMS = 1024
+"""A program of the backward kernel takes several tiles if there are more than about this many."""
+
 
 @triton.jit
 def _standardize(x, real, epsilon, D: tl.constexpr):
@@ -25,8 +33,8 @@ def _norm_forward_kernel(
     x, weight, bias, y, rows_in_all, weight_stride, epsilon,
     D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    model = tl.program_id(1).to(tl.int64)
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    model = from_the_end(1).to(tl.int64)
+    rows = from_the_end(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, WIDTH)
     real = (rows[:, None] < rows_in_all) & (columns[None, :] < D)
     places = (model * rows_in_all + rows[:, None]) * D + columns[None, :]
@@ -38,20 +46,24 @@ def _norm_forward_kernel(
 
 @triton.jit
 def _norm_backward_kernel(
-    x, weight, d_y, past, d_x, d_weight, d_bias, rows_in_all, weight_stride, epsilon,
+    x, weight, d_y, past, d_x, parts, rows_in_all, weight_stride, epsilon,
     D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr, HAS_PAST: tl.constexpr,
 ):  # fmt: skip
-    model = tl.program_id(1).to(tl.int64)
+    model, part = from_the_end(1).to(tl.int64), from_the_end(0)
     columns = tl.arange(0, WIDTH)
     scale = tl.load(weight + model * weight_stride + columns, columns < D, 0.0)
     d_scale = tl.zeros([ROWS, WIDTH], tl.float32)
     d_shift = tl.zeros([ROWS, WIDTH], tl.float32)
     for tile in range(TILES):
-        rows = (tl.program_id(0) * TILES + tile) * ROWS + tl.arange(0, ROWS)
+        rows = (part * TILES + tile) * ROWS + tl.arange(0, ROWS)
         real = (rows[:, None] < rows_in_all) & (columns[None, :] < D)
         places = (model * rows_in_all + rows[:, None]) * D + columns[None, :]
-        standard, inverse = _standardize(tl.load(x + places, real, 0.0), real, epsilon, D)
-        slope = tl.load(d_y + places, real, 0.0)
+        # All loads before the first sum, so that they are under way at once; nothing reads these numbers again.
+        inputs = tl.load(x + places, real, 0.0, eviction_policy="evict_first")
+        slope = tl.load(d_y + places, real, 0.0, eviction_policy="evict_first")
+        if HAS_PAST:
+            d_past = tl.load(past + places, real, 0.0, eviction_policy="evict_first")
+        standard, inverse = _standardize(inputs, real, epsilon, D)
         d_scale += slope * standard
         d_shift += slope
         slope *= scale[None, :]
@@ -59,17 +71,22 @@ def _norm_backward_kernel(
         level = tl.sum(slope, 1) / D
         d_inputs = inverse[:, None] * (slope - level[:, None] - standard * along[:, None])
         if HAS_PAST:
-            d_inputs += tl.load(past + places, real, 0.0)
+            d_inputs += d_past
         tl.store(d_x + places, d_inputs, real)
-    # One row per program, summed afterwards in a fixed order.
-    at = (model * tl.num_programs(0) + tl.program_id(0)) * D + columns
-    tl.store(d_weight + at, tl.sum(d_scale, 0), columns < D)
-    tl.store(d_bias + at, tl.sum(d_shift, 0), columns < D)
+    # Two rows per program, those of weight and bias, summed afterwards in a fixed order.
+    parts += (model * tl.num_programs(0) + part) * 2 * D + columns
+    tl.store(parts, tl.sum(d_scale, 0), columns < D)
+    tl.store(parts + D, tl.sum(d_shift, 0), columns < D)
 
 
-def _tiling(width: int) -> dict[str, int]:
+def _tiling(width: int, elements: int = 2048) -> dict[str, int]:
     padded = max(16, triton.next_power_of_2(width))
-    return {"D": width, "WIDTH": padded, "ROWS": max(1, 2048 // padded), "num_warps": 4}
+    return {"D": width, "WIDTH": padded, "ROWS": max(1, elements // padded), "num_warps": 4}
+
+
+def _tiles(count: int) -> int:
+    """Return how many of so many tiles a program takes one after the other: a power of two."""
+    return min(MOST_TILES, triton.next_power_of_2(max(1, count // PROGRAMS)))
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
@@ -91,16 +108,17 @@ def backward(
     d_x = torch.empty_like(x)
     models, width = x.shape[0], x.shape[-1]
     rows = x[0].numel() // width
-    settings = _tiling(width)
+    settings = _tiling(width, BACKWARD_ELEMENTS)
     weight, _ = _alike(weight, weight)
-    tiles = 8
+    tiles = _tiles(models * triton.cdiv(rows, settings["ROWS"]))
     programs = triton.cdiv(rows, settings["ROWS"] * tiles)
-    d_weight, d_bias = x.new_empty(2, models, programs, width)
+    parts = x.new_empty(models, programs, 2, width)
     _norm_backward_kernel[(programs, models)](
-        x, weight, d_y, past, d_x, d_weight, d_bias, rows, weight.stride(0), epsilon, TILES=tiles,
-        HAS_PAST=past is not None, **settings,
+        x, weight, d_y, past, d_x, parts, rows, weight.stride(0), epsilon, TILES=tiles, HAS_PAST=past is not None,
+        **settings,
     )  # fmt: skip
-    return d_x, d_weight.sum(1), d_bias.sum(1)
+    d_weight, d_bias = parts.sum(1).unbind(1)
+    return d_x, d_weight, d_bias
 
 
 def _alike(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
