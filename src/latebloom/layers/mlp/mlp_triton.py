@@ -91,7 +91,7 @@ def _mlp_forward_kernel(
 def _mlp_backward_kernel(
     x, up, up_bias, down, d_y, d_x, d_up, d_up_bias, d_down, d_down_bias, rows_in_all, hidden_in_all, up_stride,
     up_bias_stride, down_stride, part_stride, D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
-    HIDDEN: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr,
+    HIDDEN: tl.constexpr, PARTS: tl.constexpr, AHEAD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One part of a model's rows, for some hidden units after the other.
 
@@ -117,12 +117,23 @@ def _mlp_backward_kernel(
         down_total = tl.zeros([HIDDEN, WIDTH], tl.float32)
         shift_total = tl.zeros([HIDDEN], tl.float32)
         slope_total = tl.zeros([WIDTH], tl.float32)
+        if AHEAD:
+            here = (model * rows_in_all + part * ROWS) * D
+            count = rows_in_all - part * ROWS
+            next_inputs = _load_rows(x + here, count, D, WIDTH, ROWS)
+            next_slope = _load_rows(d_y + here, count, D, WIDTH, ROWS)
         for start in range(part * ROWS, rows_in_all, PARTS * ROWS):
             here = (model * rows_in_all + start) * D
             count = rows_in_all - start
             real = (tl.arange(0, ROWS)[:, None] < count) & known[None, :]
-            inputs = _load_rows(x + here, count, D, WIDTH, ROWS)
-            slope = _load_rows(d_y + here, count, D, WIDTH, ROWS)
+            if AHEAD:  # the rows of the next round are on their way during this one
+                inputs, slope = next_inputs, next_slope
+                step: tl.constexpr = PARTS * ROWS
+                next_inputs = _load_rows(x + here + step * D, count - step, D, WIDTH, ROWS)
+                next_slope = _load_rows(d_y + here + step * D, count - step, D, WIDTH, ROWS)
+            else:
+                inputs = _load_rows(x + here, count, D, WIDTH, ROWS)
+                slope = _load_rows(d_y + here, count, D, WIDTH, ROWS)
             if chunk == 0:  # the same for all hidden units; read again in an order that is fast to sum
                 slope_total += tl.sum(tl.load(d_y + here + offsets, real, 0.0), 0)
             hidden, bend = _gelu_and_slope(product(up_weight, tl.trans(inputs), PRECISION) + shift)
@@ -142,8 +153,8 @@ def _mlp_backward_kernel(
 
 
 FORWARD = {"ROWS": 64, "HIDDEN": 64, "num_warps": 4, "num_stages": 2}
-BACKWARD = {"ROWS": 64, "HIDDEN": 64, "PARTS": 4, "num_warps": 4, "num_stages": 1}
-"""Fastest on an H200 in tf32, at width 64."""
+BACKWARD = {"ROWS": 64, "HIDDEN": 64, "PARTS": 4, "AHEAD": True, "num_warps": 4, "num_stages": 1}
+"""Tiles for tf32 at width 64. More than 113 KiB would leave a multiprocessor to one program of the backward pass."""
 BACKWARD_ROUNDED = BACKWARD | {"ROWS": 32}
 """Factors that are rounded or split in registers take more of them."""
 
@@ -174,6 +185,8 @@ def backward(x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, d_y: Tensor, 
     hidden = up.shape[1]
     up, up_bias, down = _dense(up, up_bias, down)
     settings = BACKWARD if precision == "tf32" else BACKWARD_ROUNDED
+    if hidden % settings["HIDDEN"]:
+        settings = settings | {"HIDDEN": 64}
     parts = settings["PARTS"]
     d_x = torch.empty_like(x)
     shapes = (models, hidden, width), (models, hidden), (models, width, hidden), (models, width)
