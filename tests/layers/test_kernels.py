@@ -322,6 +322,7 @@ def test_the_gelu_of_the_fused_mlp_is_exact_at_every_size(device):
 
 
 def test_a_model_of_the_fused_mlp_is_the_same_in_a_stack_and_alone(device):
+    """If its rows are divided into as many parts, as here."""
     inputs = [torch.randn(3, 70, 16, device=device), *rows_of_parameters(device, 3, (64, 16), (64,), (16, 64), (16,))]
 
     def outputs(*tensors):

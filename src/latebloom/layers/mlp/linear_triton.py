@@ -41,7 +41,7 @@ def _linear_kernel(
     tl.store(y + (rows[:, None] * outputs_in_all + outputs[None, :]), total, real_rows & real_outputs[None, :])
 
 
-TILE = {"ROWS": 64, "OUTPUTS": 64, "num_warps": 4}
+TILE = {"ROWS": 128, "OUTPUTS": 64, "num_warps": 8}
 """Small, so that many programs read and write memory at once, which is what the time is spent on."""
 
 
