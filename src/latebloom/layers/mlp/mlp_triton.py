@@ -90,8 +90,8 @@ def _mlp_forward_kernel(
 @triton.jit
 def _mlp_backward_kernel(
     x, up, up_bias, down, d_y, d_x, d_up, d_up_bias, d_down, d_down_bias, rows_in_all, hidden_in_all, up_stride,
-    up_bias_stride, down_stride, part_stride, D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
-    HIDDEN: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr,
+    up_bias_stride, down_stride, part_stride, parts, D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
+    HIDDEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One part of a model's rows, for some hidden units after the other.
 
@@ -117,7 +117,7 @@ def _mlp_backward_kernel(
         down_total = tl.zeros([HIDDEN, WIDTH], tl.float32)
         shift_total = tl.zeros([HIDDEN], tl.float32)
         slope_total = tl.zeros([WIDTH], tl.float32)
-        for start in range(part * ROWS, rows_in_all, PARTS * ROWS):
+        for start in range(part * ROWS, rows_in_all, parts * ROWS):
             here = (model * rows_in_all + start) * D
             count = rows_in_all - start
             real = (tl.arange(0, ROWS)[:, None] < count) & known[None, :]
@@ -195,7 +195,7 @@ def backward(x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, d_y: Tensor, 
     by_part = x.new_empty(parts, sum(sizes))
     _mlp_backward_kernel[(parts, models)](
         x, up, up_bias, down, d_y, d_x, *by_part[0].split(sizes), rows, hidden, up.stride(0), up_bias.stride(0),
-        down.stride(0), by_part.stride(0), PARTS=parts, PRECISION=precision, **_sizes(x), **settings,
+        down.stride(0), by_part.stride(0), parts, PRECISION=precision, **_sizes(x), **settings,
     )  # fmt: skip
-    grads = by_part.sum(0).split(sizes)  # in a fixed order
+    grads = (by_part[0] if parts == 1 else by_part.sum(0)).split(sizes)  # in a fixed order
     return d_x, *(grad.view(shape) for grad, shape in zip(grads, shapes, strict=True))
