@@ -303,7 +303,10 @@ def test_the_fused_linear_map(device, models, rows, inputs, outputs):
     check(lambda *inputs: (linear._FusedLinear.apply(*inputs),), plain, [x, *weights])
 
 
-@pytest.mark.parametrize(("models", "rows", "width", "hidden"), [(2, 70, 16, 64), (2, 150, 24, 128), (1, 65, 64, 256)])
+# 300 rows: more tiles than programs in the backward pass. 65 rows: programs without a row.
+@pytest.mark.parametrize(
+    ("models", "rows", "width", "hidden"), [(2, 70, 16, 64), (2, 300, 24, 128), (1, 65, 64, 256), (3, 280, 20, 64)]
+)
 def test_the_fused_mlp(device, models, rows, width, hidden):
     x = torch.randn(models, rows, width, device=device)
     weights = rows_of_parameters(device, models, (hidden, width), (hidden,), (width, hidden), (width,))
@@ -313,6 +316,35 @@ def test_the_fused_mlp(device, models, rows, width, hidden):
         return (torch.stack(each),)
 
     check(lambda *inputs: (linear._FusedMLP.apply(*inputs),), plain, [x, *weights])
+
+
+def test_the_gelu_of_the_fused_mlp_is_exact_at_every_size(device):
+    values = torch.linspace(-14, 14, 64, device=device)[None].requires_grad_()
+    x, up, down = (
+        torch.zeros(1, 1, 64, device=device),
+        torch.zeros(1, 64, 64, device=device),
+        torch.eye(64, device=device),
+    )
+    y = linear._FusedMLP.apply(x, up, values, down[None], torch.zeros(1, 64, device=device))
+    (slope,) = torch.autograd.grad(y.sum(), values)
+    double = values.detach().double().requires_grad_()
+    expected = F.gelu(double)
+    (expected_slope,) = torch.autograd.grad(expected.sum(), double)
+    torch.testing.assert_close(y[0].double(), expected, rtol=2e-7, atol=2e-7)
+    torch.testing.assert_close(slope.double(), expected_slope, rtol=2e-7, atol=2e-7)
+
+
+def test_a_model_of_the_fused_mlp_is_the_same_in_a_stack_and_alone(device):
+    """If its rows are divided into as many parts, as here."""
+    inputs = [torch.randn(3, 70, 16, device=device), *rows_of_parameters(device, 3, (64, 16), (64,), (16, 64), (16,))]
+
+    def outputs(*tensors):
+        tracked = [tensor.detach().clone().requires_grad_() for tensor in tensors]
+        y = linear._FusedMLP.apply(*tracked)
+        return y, *torch.autograd.grad(y.square().sum(), tracked)
+
+    alone = outputs(*(tensor[1:2] for tensor in inputs))
+    assert all(torch.equal(a[1:2], b) for a, b in zip(outputs(*inputs), alone, strict=True))
 
 
 IN_BF16 = {"least": 1e-4, "most": 2.5e-2}
