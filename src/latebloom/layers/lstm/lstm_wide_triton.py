@@ -2,7 +2,8 @@
 
 As in `lstm_triton`, a program owns a tile of sequences of one model and walks through the tokens. Here it takes the
 units in chunks, loads their weights again for every token (from the cache that all programs share), and passes the
-state from token to token through memory.
+state from token to token through memory. The products with the input and those of the weights' gradients are left to
+the library.
 
 Shapes: S stacked models, B sequences, T tokens, D width. Memory order of gates: (S, B, T, 4, D).
 """
@@ -144,7 +145,11 @@ def forward(
     precision: str,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute what `lstm_triton.forward` computes."""
+    """Return outputs (S, B, T, D), the hidden state before each token (S, B, T, D), and cell states (S, B, T, D).
+
+    `gates` (S, B, T, 4D) holds the input projection and is overwritten with the activated gates. Without `keep`, for
+    inference, the second is empty and the third is the last cell state alone (S, B, 1, D).
+    """
     models, batch, tokens, four_widths = gates.shape
     width = four_widths // 4
     outputs = hidden.new_empty(models, batch, tokens, width)
@@ -169,7 +174,7 @@ def backward(
     cells: Tensor,
     precision: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute what `lstm_triton.backward` computes."""
+    """Return the gradients of the bias (S, 4D) and of both first states (S, B, D); `gates` become their gradients."""
     models, batch, tokens, width = cells.shape
     settings = _tiling(width)
     d_hidden, d_cell = (cells.new_zeros(models, batch, width) for _ in range(2))

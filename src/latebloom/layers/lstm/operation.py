@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from latebloom.layers.memory_order import dense
 from latebloom.layers.precision import exact_bmm, product_precision
 from latebloom.layers.stacking import stackable
 
@@ -65,7 +66,7 @@ def _single(x: Tensor, *rest: Any) -> Outcome:
         # memory, and clipping gradients in place would scale it twice.
         bias = weights[2] + weights[3]
         alone = (part[None] for part in (x, *weights[:2], bias, hidden, cell, noise))
-        outputs, cells = _Fused.apply(*alone)
+        outputs, cells = _fused(x.shape[-1]).apply(*alone)
         return outputs[0], outputs[0, :, -1], cells[0, :, -1]
     return lstm_loop(x, Weights(*weights), hidden, cell, noise)
 
@@ -105,7 +106,7 @@ MAX_WIDTH = 256
 def fused_lstm(x: Tensor, weights: Weights, hidden: Tensor, cell: Tensor, noise: Tensor | None = None) -> Outcome:
     """Compute `lstm` for S models with the Triton kernels: one launch for all models and tokens, in each direction."""
     bias = weights.input_bias + weights.hidden_bias
-    outputs, cells = _Fused.apply(x, weights.input, weights.hidden, bias, hidden, cell, noise)
+    outputs, cells = _fused(x.shape[-1]).apply(x, weights.input, weights.hidden, bias, hidden, cell, noise)
     return outputs, outputs[:, :, -1], cells[:, :, -1]
 
 
@@ -114,21 +115,63 @@ def project(x: Tensor, input_weight: Tensor, hidden_weight: Tensor) -> tuple[Ten
     # In bf16, what is saved for the backward pass takes half of the memory and bandwidth.
     x = x.contiguous().to(torch.bfloat16 if product_precision() == "bf16" else x.dtype)
     input_weight = input_weight.to(x.dtype)
-    hidden_weight = hidden_weight if hidden_weight[0].is_contiguous() else hidden_weight.contiguous()
+    hidden_weight = dense(hidden_weight)
     gates = torch.bmm(x.flatten(1, 2), input_weight.mT).unflatten(1, x.shape[1:3])
     return gates, x, input_weight, hidden_weight
 
 
+def _fused(width: int) -> Any:
+    """Return the function for a width; the kernels for narrow models hold their weights on the chip."""
+    from latebloom.layers.lstm import lstm_triton
+
+    return _Fused if width <= lstm_triton.MAX_WIDTH else _FusedWide
+
+
 class _Fused(torch.autograd.Function):
-    """The input projection is one batched product; the kernels do the rest, token by token."""
+    """The kernels compute all products, and write nothing of the forward pass that they do not read again."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, input_weight: Tensor, hidden_weight: Tensor, bias: Tensor, *rest: Any) -> Any:
+        from latebloom.layers.lstm import lstm_triton
+
+        hidden, cell, noise = rest
+        precision, keep = product_precision(), any(ctx.needs_input_grad)
+        x, input_weight, hidden_weight = x.contiguous(), dense(input_weight), dense(hidden_weight)
+        outputs, cells, gates = lstm_triton.forward(
+            x, input_weight, hidden_weight, bias, hidden, cell, noise, precision, keep
+        )
+        if keep:
+            ctx.save_for_backward(x, input_weight, hidden_weight, hidden, cell, outputs, cells, gates)
+        ctx.precision = precision
+        ctx.set_materialize_grads(False)  # in training the cell states have no gradient
+        return outputs, cells
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        from latebloom.layers.lstm import lstm_triton
+
+        x, input_weight, hidden_weight, hidden, cell, outputs, cells, gates = ctx.saved_tensors
+        d_outputs, d_cells = grads
+        d_outputs = torch.zeros_like(cells) if d_outputs is None else d_outputs.contiguous()
+        d_cells = None if d_cells is None else d_cells.contiguous()
+        # The activated gates are overwritten with their gradients, so a graph supports one backward pass.
+        d_states = lstm_triton.backward(gates, d_outputs, d_cells, hidden_weight, cell, cells, ctx.precision)
+        return *lstm_triton.gradients(gates, x, hidden, outputs, input_weight, ctx.precision), *d_states, None
+
+
+class _FusedWide(torch.autograd.Function):
+    """The input projection is one batched product; the kernels of wide models do the rest, token by token."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, input_weight: Tensor, hidden_weight: Tensor, bias: Tensor, *rest: Any) -> Any:
+        from latebloom.layers.lstm import lstm_wide_triton
+
         hidden, cell, noise = rest
         precision, keep = product_precision(), any(ctx.needs_input_grad)
         gates, x, input_weight, hidden_weight = project(x, input_weight, hidden_weight)
-        kernels = _kernels(x.shape[-1])
-        outputs, before, cells = kernels.forward(gates, hidden_weight, bias, hidden, cell, noise, precision, keep)
+        outputs, before, cells = lstm_wide_triton.forward(
+            gates, hidden_weight, bias, hidden, cell, noise, precision, keep
+        )
         if keep:
             ctx.save_for_backward(x, input_weight, hidden_weight, cell, gates, before, cells)
         ctx.precision = precision
@@ -137,12 +180,14 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
+        from latebloom.layers.lstm import lstm_wide_triton
+
         x, input_weight, hidden_weight, cell, gates, before, cells = ctx.saved_tensors
         d_outputs, d_cells = grads
         d_outputs = torch.zeros_like(cells) if d_outputs is None else d_outputs.contiguous()
         d_cells = None if d_cells is None else d_cells.contiguous()
         # The activated gates are overwritten with their gradients, so a graph supports one backward pass.
-        d_bias, d_hidden, d_cell = _kernels(cells.shape[-1]).backward(
+        d_bias, d_hidden, d_cell = lstm_wide_triton.backward(
             gates, d_outputs, d_cells, hidden_weight, cell, cells, ctx.precision
         )
         flat, x_rows, before = (part.flatten(1, 2) for part in (gates, x, before))
@@ -150,10 +195,3 @@ class _Fused(torch.autograd.Function):
         d_input_weight = exact_bmm(flat.mT, x_rows)
         d_hidden_weight = exact_bmm(flat.mT, before)
         return d_x, d_input_weight, d_hidden_weight, d_bias, d_hidden, d_cell, None
-
-
-def _kernels(width: int) -> Any:
-    """Return the module with the kernels for a width; the narrow ones hold the recurrent weights on the chip."""
-    from latebloom.layers.lstm import lstm_triton, lstm_wide_triton
-
-    return lstm_triton if width <= lstm_triton.MAX_WIDTH else lstm_wide_triton
