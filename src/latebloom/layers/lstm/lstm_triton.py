@@ -173,10 +173,12 @@ def _lstm_backward_kernel(
         tl.store(gates + D, d_forget_gate, real)
         tl.store(gates + 2 * D, d_cell_gate, real)
         tl.store(gates + 3 * D, d_output_gate, real)
-        d_hidden = product(d_input_gate, to_input_gate, PRECISION)
-        d_hidden = add_product(d_hidden, d_forget_gate, to_forget_gate, PRECISION)
-        d_hidden = add_product(d_hidden, d_cell_gate, to_cell_gate, PRECISION)
-        d_hidden = add_product(d_hidden, d_output_gate, to_output_gate, PRECISION)
+        # Two sums at once rather than one after the other, because the next token waits for them.
+        d_hidden = add_product(
+            product(d_input_gate, to_input_gate, PRECISION), d_forget_gate, to_forget_gate, PRECISION
+        )
+        d_rest = add_product(product(d_cell_gate, to_cell_gate, PRECISION), d_output_gate, to_output_gate, PRECISION)
+        d_hidden += d_rest
         cell = cell_before
         place -= D
         gates -= 4 * D
