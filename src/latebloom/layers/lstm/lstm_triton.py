@@ -188,11 +188,11 @@ def _lstm_backward_kernel(
 
 @triton.jit
 def _rows(
-    d_gates, x, first_hidden, outputs, model, start, end, count, tokens, D: tl.constexpr, UNITS: tl.constexpr,
+    d_gates, x, first_hidden, outputs, zero, model, start, end, count, tokens, D: tl.constexpr, UNITS: tl.constexpr,
     GATES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Load the gates' gradients of some tokens, the input, and the hidden state before each of them."""
-    units, columns, rows = tl.arange(0, UNITS), tl.arange(0, GATES), start + tl.arange(0, ROWS)
+    units, columns, rows = tl.arange(0, UNITS) + zero, tl.arange(0, GATES) + zero, start + tl.arange(0, ROWS)
     real = (rows[:, None] < end) & (units[None, :] < D)
     at = model * count + rows
     place = at[:, None] * D + units[None, :]
@@ -203,10 +203,10 @@ def _rows(
     return d_gate, tl.load(x + place, real, 0.0), before
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["zero"])
 def _lstm_gradient_kernel(
     d_gates, x, first_hidden, outputs, input_weight, d_x, d_input_weight, d_hidden_weight, d_bias, count, tokens, part,
-    input_stride, D: tl.constexpr, UNITS: tl.constexpr, GATES: tl.constexpr, ROWS: tl.constexpr,
+    input_stride, zero, D: tl.constexpr, UNITS: tl.constexpr, GATES: tl.constexpr, ROWS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     model = tl.program_id(1).to(tl.int64)
@@ -219,14 +219,16 @@ def _lstm_gradient_kernel(
     total = tl.zeros([GATES], tl.float32)
     begin = tl.program_id(0) * part
     end = tl.minimum(count, begin + part)
-    # The next rows are loaded while these are computed.
+    # The next rows are loaded while these are computed. `zero` is 0: the compiler would give four neighbouring columns
+    # to a thread if it knew that they are aligned, but the tensor cores take neighbouring rows from the chip, and so a
+    # thread that has the rows of one column writes them there at once.
     d_gate_next, token_next, before_next = _rows(
-        d_gates, x, first_hidden, outputs, model, begin, end, count, tokens, D, UNITS, GATES, ROWS
+        d_gates, x, first_hidden, outputs, zero, model, begin, end, count, tokens, D, UNITS, GATES, ROWS
     )
     for start in range(begin, end, ROWS):
         d_gate, token, before = d_gate_next, token_next, before_next
         d_gate_next, token_next, before_next = _rows(
-            d_gates, x, first_hidden, outputs, model, start + ROWS, end, count, tokens, D, UNITS, GATES, ROWS
+            d_gates, x, first_hidden, outputs, zero, model, start + ROWS, end, count, tokens, D, UNITS, GATES, ROWS
         )
         turned = tl.trans(d_gate)
         from_input = add_product(from_input, turned, token, PRECISION)
@@ -235,7 +237,7 @@ def _lstm_gradient_kernel(
         # [k, row]: turned, because the larger tensor cores' products have at least 64 rows
         d_token = product(tl.trans(weight), turned, PRECISION)
         rows = start + tl.arange(0, ROWS)
-        place = (model * count + rows[:, None]) * D + units[None, :]
+        place = (model * count + rows[:, None]) * D + units[None, :] + zero
         tl.store(d_x + place, tl.trans(d_token), (rows[:, None] < end) & (units[None, :] < D))
     # One sum per part, added up afterwards in a fixed order; atomic additions would have no fixed order.
     sums = model * tl.num_programs(0) + tl.program_id(0)
@@ -255,15 +257,19 @@ def _tiling(width: int, precision: str) -> dict[str, int]:
     return {"D": width, "UNITS": max(16, triton.next_power_of_2(width)), "ROWS": rows, "num_warps": warps}
 
 
-def _tiles(models: int, batch: int, width: int, precision: str) -> dict[str, int]:
-    """Return the tile sizes of the first two kernels; they do not change a bit of the result."""
-    # Sequences of a tile share what is read of the weights. Of a few models, all fit at once in smaller tiles.
+def _forward_tiles(models: int, batch: int, width: int, precision: str) -> dict[str, int]:
+    units = max(16, triton.next_power_of_2(width))
+    # Sequences of a tile share what is read of the weights. Those of a few models all fit at once in smaller tiles.
     rows = 16 if precision == "tf32x3" or models * triton.cdiv(batch, 16) <= PROGRAMS else 32
-    return {"D": width, "UNITS": max(16, triton.next_power_of_2(width)), "ROWS": rows, "num_warps": 8}
+    return {"D": width, "UNITS": units, "ROWS": rows, "num_warps": max(4, units // 8)}  # a warp's product has 8 units
+
+
+def _backward_tiles(width: int) -> dict[str, int]:
+    units = max(16, triton.next_power_of_2(width))
+    return {"D": width, "UNITS": units, "ROWS": 16, "num_warps": max(4, units // 8)}
 
 
 def _gradient_tiles(width: int, precision: str) -> dict[str, int]:
-    """Return the tile sizes of the third kernel."""
     units, rows = max(16, triton.next_power_of_2(width)), 16 if precision == "tf32x3" else 32
     return {"D": width, "UNITS": units, "GATES": 4 * units, "ROWS": rows, "num_warps": 8, "num_stages": 1}
 
@@ -293,7 +299,7 @@ def forward(
     # In bf16, what is saved for the backward pass takes half of the memory and bandwidth.
     kind = torch.bfloat16 if precision == "bf16" else x.dtype
     gates = x.new_empty((models, batch, tokens, 4 * width) if keep else 0, dtype=kind)
-    settings = _tiles(models, batch, width, precision)
+    settings = _forward_tiles(models, batch, width, precision)
     _lstm_forward_kernel[(triton.cdiv(batch, settings["ROWS"]), models)](
         x, input_weight, hidden_weight, bias.contiguous(), hidden.contiguous(), cell.contiguous(),
         None if noise is None else noise.contiguous(), outputs, gates, cells, batch, tokens, input_weight.stride(0),
@@ -314,7 +320,7 @@ def backward(
     """Return the gradients of both first states (S, B, D); `gates` become their gradients."""
     models, batch, tokens, width = cells.shape
     d_hidden, d_cell = (cells.new_empty(models, batch, width) for _ in range(2))
-    settings = _tiles(models, batch, width, precision)
+    settings = _backward_tiles(width)
     _lstm_backward_kernel[(triton.cdiv(batch, settings["ROWS"]), models)](
         gates, d_outputs, d_cells, hidden_weight, cell.contiguous(), cells, d_hidden, d_cell, batch, tokens,
         hidden_weight.stride(0), 1, HAS_D_CELLS=d_cells is not None, PRECISION=precision, **settings,
@@ -336,7 +342,7 @@ def gradients(
     d_input_weight, d_hidden_weight = (x.new_empty(models, parts, 4 * width, width) for _ in range(2))
     _lstm_gradient_kernel[(parts, models)](
         d_gates, x, hidden.contiguous(), outputs, input_weight, d_x, d_input_weight, d_hidden_weight, d_bias, count,
-        tokens, part, input_weight.stride(0), PRECISION=precision, **settings,
+        tokens, part, input_weight.stride(0), 0, PRECISION=precision, **settings,
     )  # fmt: skip
     if parts == 1:
         return d_x, d_input_weight[:, 0], d_hidden_weight[:, 0], d_bias[:, 0]
