@@ -81,9 +81,9 @@ def test_the_fused_lstm(device, models, batch, tokens, width, uses_state, noisy)
 
 
 def test_the_fused_lstm_repeats_bit_for_bit_and_may_be_divided_into_more_programs(device, monkeypatch):
-    x, slope = torch.randn(2, 2, 34, 5, 16, device=device)
-    weights = rows_of_parameters(device, 2, (64, 16), (64, 16), (64,), (64,))
-    state = [torch.randn(2, 34, 16, device=device) for _ in range(2)]
+    x, slope = torch.randn(2, 2, 34, 5, 64, device=device)
+    weights = rows_of_parameters(device, 2, (256, 64), (256, 64), (256,), (256,))
+    state = [torch.randn(2, 34, 64, device=device) for _ in range(2)]
     found = []
     for programs in (1, 1, 1000):
         monkeypatch.setattr(lstm_triton, "PROGRAMS", programs)

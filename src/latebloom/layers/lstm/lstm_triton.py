@@ -259,8 +259,10 @@ def _tiling(width: int, precision: str) -> dict[str, int]:
 
 def _forward_tiles(models: int, batch: int, width: int, precision: str) -> dict[str, int]:
     units = max(16, triton.next_power_of_2(width))
-    # Sequences of a tile share what is read of the weights. Those of a few models all fit at once in smaller tiles.
-    rows = 16 if precision == "tf32x3" or models * triton.cdiv(batch, 16) <= PROGRAMS else 32
+    # Where the weights leave room for one program, its sequences share what is read of them. A few models leave
+    # multiprocessors free, and small tiles are sooner done.
+    alone = units == 64 and precision != "tf32x3" and models * triton.cdiv(batch, 16) > PROGRAMS
+    rows = 32 if alone else 16
     return {"D": width, "UNITS": units, "ROWS": rows, "num_warps": max(4, units // 8)}  # a warp's product has 8 units
 
 
