@@ -80,7 +80,7 @@ def test_the_fused_lstm(device, models, batch, tokens, width, uses_state, noisy)
     assert all(torch.equal(a, b) for a, b in zip(kept_nothing, tracked, strict=True))
 
 
-def test_the_fused_lstm_repeats_bit_for_bit_and_may_be_divided_into_more_programs(device, monkeypatch):
+def test_the_fused_lstm_repeats_bit_for_bit_with_tiles_of_either_size(device, monkeypatch):
     x, slope = torch.randn(2, 2, 34, 5, 64, device=device)
     weights = rows_of_parameters(device, 2, (256, 64), (256, 64), (256,), (256,))
     state = [torch.randn(2, 34, 64, device=device) for _ in range(2)]

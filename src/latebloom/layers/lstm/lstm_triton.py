@@ -1,10 +1,10 @@
 """The fused LSTM: all stacked models in one launch, all tokens inside it, the weights on the chip.
 
-A program of the first two kernels owns a tile of sequences of one model and walks through the tokens; nothing but the
-model's own weights is shared, so programs never wait for each other and the result does not depend on their order. The
-forward kernel keeps the activated gates, and the backward kernel replaces them by the gates' gradients. What does not
-depend on the order of tokens, the gradients of the input and of the weights, is left to a third kernel, which reads the
-gates' gradients once for all of them.
+A program owns a tile of sequences of one model and walks through the tokens; nothing but the model's own weights is
+shared, so programs never wait for each other and the result does not depend on their order. The forward kernel keeps
+the activated gates, and the backward kernel replaces them by the gates' gradients. The gradients of the input and of
+the weights, for which no token has to wait, are left to the library; for the latter, the forward kernel writes the
+input and the hidden state before each token side by side.
 
 Shapes: S stacked models, B sequences, T tokens, D width. Memory order of gates: (S, B, T, 4, D).
 """
@@ -33,10 +33,28 @@ def _gate(place, real):
 
 @triton.jit
 def _lstm_forward_kernel(
-    x, input_weight, hidden_weight, bias, first_hidden, first_cell, noise, outputs, gates, cells, batch, tokens,
-    input_stride, hidden_stride, D: tl.constexpr, UNITS: tl.constexpr, ROWS: tl.constexpr, NOISY: tl.constexpr,
-    KEEP: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    x,
+    input_weight,
+    hidden_weight,
+    bias,
+    first_hidden,
+    first_cell,
+    noise,
+    outputs,
+    gates,
+    joined,
+    cells,
+    batch,
+    tokens,
+    input_stride,
+    hidden_stride,
+    D: tl.constexpr,
+    UNITS: tl.constexpr,
+    ROWS: tl.constexpr,
+    NOISY: tl.constexpr,
+    KEEP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     model = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     units = tl.arange(0, UNITS)
@@ -69,10 +87,14 @@ def _lstm_forward_kernel(
     cell = tl.load(first_cell + state, real, 0.0)
     place = sequences[:, None] * tokens * D + units[None, :]
     gates += sequences[:, None] * tokens * 4 * D + units[None, :]
+    joined += sequences[:, None] * tokens * 2 * D + units[None, :]
     final = tl.zeros([ROWS, 1], tl.int32) + tokens - 1
     # The input's part of the next token's gates is computed while this token's outputs are: only the hidden state's
     # part has to wait for them. The input itself is loaded one token earlier still.
     token = tl.load(x + place, real, 0.0)
+    if KEEP:
+        tl.store(joined, token, real)
+        tl.store(joined + D, hidden, real)
     input_gate_next = add_product(input_gate_bias, token, x_to_input_gate, PRECISION)
     forget_gate_next = add_product(forget_gate_bias, token, x_to_forget_gate, PRECISION)
     cell_gate_next = add_product(cell_gate_bias, token, x_to_cell_gate, PRECISION)
@@ -102,18 +124,36 @@ def _lstm_forward_kernel(
             tl.store(gates + 2 * D, cell_gate, real)
             tl.store(gates + 3 * D, output_gate, real)
             tl.store(cells + place, cell, real)
+            ahead = real & (t < final)  # the next token, and the hidden state before it
+            tl.store(joined + 2 * D, token, ahead)
+            tl.store(joined + 3 * D, hidden, ahead)
         gates += 4 * D
+        joined += 2 * D
         place += D
     if not KEEP:  # only the last cell state is needed
         tl.store(cells + state, cell, real)
 
 
-@triton.jit(do_not_specialize=["one"])
+@triton.jit
 def _lstm_backward_kernel(
-    gates, d_outputs, d_cells, hidden_weight, first_cell, cells, d_first_hidden, d_first_cell, batch, tokens,
-    hidden_stride, one, D: tl.constexpr, UNITS: tl.constexpr, ROWS: tl.constexpr, HAS_D_CELLS: tl.constexpr,
+    gates,
+    d_outputs,
+    d_cells,
+    hidden_weight,
+    first_cell,
+    cells,
+    d_bias,
+    d_first_hidden,
+    d_first_cell,
+    batch,
+    tokens,
+    weight_stride,
+    D: tl.constexpr,
+    UNITS: tl.constexpr,
+    ROWS: tl.constexpr,
+    HAS_D_CELLS: tl.constexpr,
     PRECISION: tl.constexpr,
-):  # fmt: skip
+):
     model = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     units = tl.arange(0, UNITS)
@@ -122,9 +162,8 @@ def _lstm_backward_kernel(
     square = (inputs[:, None] < D) & (units[None, :] < D)
     sequences = model * batch + rows
 
-    # [n, k]: what unit n's gate gives back to unit k's output. `one` is 1, the distance between neighbours k: the
-    # compiler would put them side by side on the chip if it knew, and the tensor cores' loads want neighbours n there.
-    weight = hidden_weight + model * hidden_stride + inputs[:, None] * D + units[None, :] * one
+    # [n, k]: what unit n's gate gives back to unit k's output
+    weight = hidden_weight + model * weight_stride + inputs[:, None] * D + units[None, :]
     gate = D * D
     to_input_gate = factor(tl.load(weight, square, 0.0), PRECISION)
     to_forget_gate = factor(tl.load(weight + gate, square, 0.0), PRECISION)
@@ -134,6 +173,10 @@ def _lstm_backward_kernel(
     state = sequences[:, None] * D + units[None, :]
     d_hidden = tl.zeros([ROWS, UNITS], tl.float32)
     d_cell = tl.zeros([ROWS, UNITS], tl.float32)
+    d_input_gate_bias = tl.zeros([ROWS, UNITS], tl.float32)
+    d_forget_gate_bias = tl.zeros([ROWS, UNITS], tl.float32)
+    d_cell_gate_bias = tl.zeros([ROWS, UNITS], tl.float32)
+    d_output_gate_bias = tl.zeros([ROWS, UNITS], tl.float32)
     last = (sequences[:, None] * tokens + tokens - 1) * D
     place = last + units[None, :]
     gates += 4 * last + units[None, :]
@@ -173,111 +216,48 @@ def _lstm_backward_kernel(
         tl.store(gates + D, d_forget_gate, real)
         tl.store(gates + 2 * D, d_cell_gate, real)
         tl.store(gates + 3 * D, d_output_gate, real)
-        # Two sums at once rather than one after the other, because the next token waits for them.
-        d_hidden = add_product(
-            product(d_input_gate, to_input_gate, PRECISION), d_forget_gate, to_forget_gate, PRECISION
-        )
-        d_rest = add_product(product(d_cell_gate, to_cell_gate, PRECISION), d_output_gate, to_output_gate, PRECISION)
-        d_hidden += d_rest
+        d_input_gate_bias += d_input_gate
+        d_forget_gate_bias += d_forget_gate
+        d_cell_gate_bias += d_cell_gate
+        d_output_gate_bias += d_output_gate
+        d_hidden = product(d_input_gate, to_input_gate, PRECISION)
+        d_hidden = add_product(d_hidden, d_forget_gate, to_forget_gate, PRECISION)
+        d_hidden = add_product(d_hidden, d_cell_gate, to_cell_gate, PRECISION)
+        d_hidden = add_product(d_hidden, d_output_gate, to_output_gate, PRECISION)
         cell = cell_before
         place -= D
         gates -= 4 * D
     tl.store(d_first_hidden + state, d_hidden, real)
     tl.store(d_first_cell + state, d_cell, real)
-
-
-@triton.jit
-def _rows(
-    d_gates, x, first_hidden, outputs, zero, model, start, end, count, tokens, D: tl.constexpr, UNITS: tl.constexpr,
-    GATES: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    """Load the gates' gradients of some tokens, the input, and the hidden state before each of them."""
-    units, columns, rows = tl.arange(0, UNITS) + zero, tl.arange(0, GATES) + zero, start + tl.arange(0, ROWS)
-    real = (rows[:, None] < end) & (units[None, :] < D)
-    at = model * count + rows
-    place = at[:, None] * D + units[None, :]
-    known = (rows[:, None] < end) & (columns[None, :] < 4 * D)
-    d_gate = _gate(d_gates + at[:, None] * 4 * D + columns[None, :], known)
-    first = first_hidden + (at // tokens)[:, None] * D + units[None, :]
-    before = tl.load(tl.where((rows % tokens == 0)[:, None], first, outputs + place - D), real, 0.0)
-    return d_gate, tl.load(x + place, real, 0.0), before
-
-
-@triton.jit(do_not_specialize=["zero"])
-def _lstm_gradient_kernel(
-    d_gates, x, first_hidden, outputs, input_weight, d_x, d_input_weight, d_hidden_weight, d_bias, count, tokens, part,
-    input_stride, zero, D: tl.constexpr, UNITS: tl.constexpr, GATES: tl.constexpr, ROWS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    model = tl.program_id(1).to(tl.int64)
-    units, columns = tl.arange(0, UNITS), tl.arange(0, GATES)
-    known = (columns[:, None] < 4 * D) & (units[None, :] < D)
-    weight = tl.load(input_weight + model * input_stride + columns[:, None] * D + units[None, :], known, 0.0)
-    weight = factor(weight, PRECISION)
-    from_input = tl.zeros([GATES, UNITS], tl.float32)
-    from_hidden = tl.zeros([GATES, UNITS], tl.float32)
-    total = tl.zeros([GATES], tl.float32)
-    begin = tl.program_id(0) * part
-    end = tl.minimum(count, begin + part)
-    # The next rows are loaded while these are computed. `zero` is 0: the compiler would give four neighbouring columns
-    # to a thread if it knew that they are aligned, but the tensor cores take neighbouring rows from the chip, and so a
-    # thread that has the rows of one column writes them there at once.
-    d_gate_next, token_next, before_next = _rows(
-        d_gates, x, first_hidden, outputs, zero, model, begin, end, count, tokens, D, UNITS, GATES, ROWS
-    )
-    for start in range(begin, end, ROWS):
-        d_gate, token, before = d_gate_next, token_next, before_next
-        d_gate_next, token_next, before_next = _rows(
-            d_gates, x, first_hidden, outputs, zero, model, start + ROWS, end, count, tokens, D, UNITS, GATES, ROWS
-        )
-        turned = tl.trans(d_gate)
-        from_input = add_product(from_input, turned, token, PRECISION)
-        from_hidden = add_product(from_hidden, turned, before, PRECISION)
-        total += tl.sum(d_gate, 0)
-        # [k, row]: turned, because the larger tensor cores' products have at least 64 rows
-        d_token = product(tl.trans(weight), turned, PRECISION)
-        rows = start + tl.arange(0, ROWS)
-        place = (model * count + rows[:, None]) * D + units[None, :] + zero
-        tl.store(d_x + place, tl.trans(d_token), (rows[:, None] < end) & (units[None, :] < D))
-    # One sum per part, added up afterwards in a fixed order; atomic additions would have no fixed order.
-    sums = model * tl.num_programs(0) + tl.program_id(0)
-    place = sums * 4 * D * D + columns[:, None] * D + units[None, :]
-    tl.store(d_input_weight + place, from_input, known)
-    tl.store(d_hidden_weight + place, from_hidden, known)
-    tl.store(d_bias + sums * 4 * D + columns, total, columns < 4 * D)
+    # One row per tile, summed afterwards in a fixed order; atomic additions would have no fixed order.
+    d_bias += (model * tl.num_programs(0) + tl.program_id(0)) * 4 * D + units
+    tl.store(d_bias, tl.sum(d_input_gate_bias, 0), units < D)
+    tl.store(d_bias + D, tl.sum(d_forget_gate_bias, 0), units < D)
+    tl.store(d_bias + 2 * D, tl.sum(d_cell_gate_bias, 0), units < D)
+    tl.store(d_bias + 3 * D, tl.sum(d_output_gate_bias, 0), units < D)
 
 
 MAX_WIDTH = 64
 """The weights of wider models do not fit on the chip."""
 
+PROGRAMS = 132
+"""The multiprocessors of an H200, each of which has room for one forward program of width 64."""
+
 
 def _tiling(width: int, precision: str) -> dict[str, int]:
-    """Return the tile sizes that were fastest on an H200 for a kernel with the recurrent weights alone."""
+    """Return the tile sizes that were fastest on an H200 for kernels with the recurrent weights alone."""
     rows, warps = (32, 8) if precision == "tf32x3" else (16, 4)
     return {"D": width, "UNITS": max(16, triton.next_power_of_2(width)), "ROWS": rows, "num_warps": warps}
 
 
-def _forward_tiles(models: int, batch: int, width: int, precision: str) -> dict[str, int]:
+def _forward_tiling(models: int, batch: int, width: int, precision: str) -> dict[str, int]:
+    """Return the tile sizes that were fastest for the forward kernel."""
     units = max(16, triton.next_power_of_2(width))
     # Where the weights leave room for one program, its sequences share what is read of them. A few models leave
     # multiprocessors free, and small tiles are sooner done.
-    alone = units == 64 and precision != "tf32x3" and models * triton.cdiv(batch, 16) > PROGRAMS
-    rows = 32 if alone else 16
-    return {"D": width, "UNITS": units, "ROWS": rows, "num_warps": max(4, units // 8)}  # a warp's product has 8 units
-
-
-def _backward_tiles(width: int) -> dict[str, int]:
-    units = max(16, triton.next_power_of_2(width))
-    return {"D": width, "UNITS": units, "ROWS": 16, "num_warps": max(4, units // 8)}
-
-
-def _gradient_tiles(width: int, precision: str) -> dict[str, int]:
-    units, rows = max(16, triton.next_power_of_2(width)), 16 if precision == "tf32x3" else 32
-    return {"D": width, "UNITS": units, "GATES": 4 * units, "ROWS": rows, "num_warps": 8, "num_stages": 1}
-
-
-PROGRAMS = 132
-"""The multiprocessors of an H200, each of which has room for one program with both weights."""
+    many = units == 64 and precision != "tf32x3" and models * triton.cdiv(batch, 16) > PROGRAMS
+    warps = max(4, units // 8)  # a warp's product has 8 units
+    return {"D": width, "UNITS": units, "ROWS": 32 if many else 16, "num_warps": warps}
 
 
 def forward(
@@ -290,24 +270,28 @@ def forward(
     noise: Tensor | None,
     precision: str,
     keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return outputs (S, B, T, D), cell states (S, B, T, D), and the activated gates (S, B, T, 4D).
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return outputs (S, B, T, D), activated gates (S, B, T, 4D), the input beside the hidden state before each token
+    (S, B, T, 2D), and cell states (S, B, T, D).
 
-    Without `keep`, for inference, the second is the last cell state alone (S, B, 1, D) and the third is empty.
+    Without `keep`, for inference, the gates and the third are empty, and the fourth is the last cell state alone
+    (S, B, 1, D).
     """
     models, batch, tokens, width = x.shape
     outputs = torch.empty_like(x)
-    cells = x.new_empty(models, batch, tokens if keep else 1, width)
     # In bf16, what is saved for the backward pass takes half of the memory and bandwidth.
     kind = torch.bfloat16 if precision == "bf16" else x.dtype
-    gates = x.new_empty((models, batch, tokens, 4 * width) if keep else 0, dtype=kind)
-    settings = _forward_tiles(models, batch, width, precision)
-    _lstm_forward_kernel[(triton.cdiv(batch, settings["ROWS"]), models)](
+    gates, joined = (x.new_empty((models, batch, tokens, n * width) if keep else 0, dtype=kind) for n in (4, 2))
+    cells = torch.empty_like(x) if keep else x.new_empty(models, batch, 1, width)
+    settings = _forward_tiling(models, batch, width, precision)
+    grid = (triton.cdiv(batch, settings["ROWS"]), models)
+    _lstm_forward_kernel[grid](
         x, input_weight, hidden_weight, bias.contiguous(), hidden.contiguous(), cell.contiguous(),
-        None if noise is None else noise.contiguous(), outputs, gates, cells, batch, tokens, input_weight.stride(0),
-        hidden_weight.stride(0), NOISY=noise is not None, KEEP=keep, PRECISION=precision, **settings,
+        None if noise is None else noise.contiguous(), outputs, gates, joined, cells, batch, tokens,
+        input_weight.stride(0), hidden_weight.stride(0), NOISY=noise is not None, KEEP=keep, PRECISION=precision,
+        **settings,
     )  # fmt: skip
-    return outputs, cells, gates
+    return outputs, gates, joined, cells
 
 
 def backward(
@@ -318,34 +302,15 @@ def backward(
     cell: Tensor,
     cells: Tensor,
     precision: str,
-) -> tuple[Tensor, Tensor]:
-    """Return the gradients of both first states (S, B, D); `gates` become their gradients."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of the bias (S, 4D) and of both first states (S, B, D); `gates` become their gradients."""
     models, batch, tokens, width = cells.shape
+    settings = _tiling(width, precision)
+    tiles = triton.cdiv(batch, settings["ROWS"])
+    d_bias = cells.new_empty(models, tiles, 4 * width)
     d_hidden, d_cell = (cells.new_empty(models, batch, width) for _ in range(2))
-    settings = _backward_tiles(width)
-    _lstm_backward_kernel[(triton.cdiv(batch, settings["ROWS"]), models)](
-        gates, d_outputs, d_cells, hidden_weight, cell.contiguous(), cells, d_hidden, d_cell, batch, tokens,
-        hidden_weight.stride(0), 1, HAS_D_CELLS=d_cells is not None, PRECISION=precision, **settings,
+    _lstm_backward_kernel[(tiles, models)](
+        gates, d_outputs, d_cells, hidden_weight, cell.contiguous(), cells, d_bias, d_hidden, d_cell, batch,
+        tokens, hidden_weight.stride(0), HAS_D_CELLS=d_cells is not None, PRECISION=precision, **settings,
     )  # fmt: skip
-    return d_hidden, d_cell
-
-
-def gradients(
-    d_gates: Tensor, x: Tensor, hidden: Tensor, outputs: Tensor, input_weight: Tensor, precision: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of the input (S, B, T, D), of both weights (S, 4D, D), and of the bias (S, 4D)."""
-    models, batch, tokens, width = x.shape
-    settings, count = _gradient_tiles(width, precision), batch * tokens
-    rows = settings["ROWS"]
-    parts = max(1, min(PROGRAMS // models, triton.cdiv(count, 2 * rows)))  # enough to keep all multiprocessors busy
-    part = triton.cdiv(count, parts * rows) * rows
-    parts = triton.cdiv(count, part)
-    d_x, d_bias = torch.empty_like(x), x.new_empty(models, parts, 4 * width)
-    d_input_weight, d_hidden_weight = (x.new_empty(models, parts, 4 * width, width) for _ in range(2))
-    _lstm_gradient_kernel[(parts, models)](
-        d_gates, x, hidden.contiguous(), outputs, input_weight, d_x, d_input_weight, d_hidden_weight, d_bias, count,
-        tokens, part, input_weight.stride(0), 0, PRECISION=precision, **settings,
-    )  # fmt: skip
-    if parts == 1:
-        return d_x, d_input_weight[:, 0], d_hidden_weight[:, 0], d_bias[:, 0]
-    return d_x, d_input_weight.sum(1), d_hidden_weight.sum(1), d_bias.sum(1)
+    return d_bias.sum(1), d_hidden, d_cell

@@ -2,8 +2,7 @@
 
 As in `lstm_triton`, a program owns a tile of sequences of one model and walks through the tokens. Here it takes the
 units in chunks, loads their weights again for every token (from the cache that all programs share), and passes the
-state from token to token through memory. The products with the input and those of the weights' gradients are left to
-the library.
+state from token to token through memory. The input projection is left to the library as well.
 
 Shapes: S stacked models, B sequences, T tokens, D width. Memory order of gates: (S, B, T, 4, D).
 """
@@ -174,7 +173,7 @@ def backward(
     cells: Tensor,
     precision: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of the bias (S, 4D) and of both first states (S, B, D); `gates` become their gradients."""
+    """Compute what `lstm_triton.backward` computes."""
     models, batch, tokens, width = cells.shape
     settings = _tiling(width)
     d_hidden, d_cell = (cells.new_zeros(models, batch, width) for _ in range(2))

@@ -66,7 +66,7 @@ def _single(x: Tensor, *rest: Any) -> Outcome:
         # memory, and clipping gradients in place would scale it twice.
         bias = weights[2] + weights[3]
         alone = (part[None] for part in (x, *weights[:2], bias, hidden, cell, noise))
-        outputs, cells = _fused(x.shape[-1]).apply(*alone)
+        outputs, cells = _Fused.apply(*alone)
         return outputs[0], outputs[0, :, -1], cells[0, :, -1]
     return lstm_loop(x, Weights(*weights), hidden, cell, noise)
 
@@ -106,7 +106,7 @@ MAX_WIDTH = 256
 def fused_lstm(x: Tensor, weights: Weights, hidden: Tensor, cell: Tensor, noise: Tensor | None = None) -> Outcome:
     """Compute `lstm` for S models with the Triton kernels: one launch for all models and tokens, in each direction."""
     bias = weights.input_bias + weights.hidden_bias
-    outputs, cells = _fused(x.shape[-1]).apply(x, weights.input, weights.hidden, bias, hidden, cell, noise)
+    outputs, cells = _Fused.apply(x, weights.input, weights.hidden, bias, hidden, cell, noise)
     return outputs, outputs[:, :, -1], cells[:, :, -1]
 
 
@@ -120,78 +120,50 @@ def project(x: Tensor, input_weight: Tensor, hidden_weight: Tensor) -> tuple[Ten
     return gates, x, input_weight, hidden_weight
 
 
-def _fused(width: int) -> Any:
-    """Return the function for a width; the kernels for narrow models hold their weights on the chip."""
-    from latebloom.layers.lstm import lstm_triton
-
-    return _Fused if width <= lstm_triton.MAX_WIDTH else _FusedWide
-
-
 class _Fused(torch.autograd.Function):
-    """The kernels compute all products, and write nothing of the forward pass that they do not read again."""
+    """The kernels do what goes token by token, and narrow ones the input projection too; batched products do the rest.
+
+    Narrow kernels join both factors of the weights' gradients, the input and the hidden state before each token.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, input_weight: Tensor, hidden_weight: Tensor, bias: Tensor, *rest: Any) -> Any:
-        from latebloom.layers.lstm import lstm_triton
+        from latebloom.layers.lstm import lstm_triton, lstm_wide_triton
 
         hidden, cell, noise = rest
         precision, keep = product_precision(), any(ctx.needs_input_grad)
-        x, input_weight, hidden_weight = x.contiguous(), dense(input_weight), dense(hidden_weight)
-        outputs, cells, gates = lstm_triton.forward(
-            x, input_weight, hidden_weight, bias, hidden, cell, noise, precision, keep
-        )
+        ctx.kernels = lstm_triton if x.shape[-1] <= lstm_triton.MAX_WIDTH else lstm_wide_triton
+        if ctx.kernels is lstm_triton:
+            x, input_weight, hidden_weight = x.contiguous(), dense(input_weight), dense(hidden_weight)
+            outputs, gates, joined, cells = lstm_triton.forward(
+                x, input_weight, hidden_weight, bias, hidden, cell, noise, precision, keep
+            )
+            factors = [joined]
+        else:
+            gates, x, input_weight, hidden_weight = project(x, input_weight, hidden_weight)
+            outputs, before, cells = lstm_wide_triton.forward(
+                gates, hidden_weight, bias, hidden, cell, noise, precision, keep
+            )
+            factors = [x, before]
         if keep:
-            ctx.save_for_backward(x, input_weight, hidden_weight, hidden, cell, outputs, cells, gates)
+            ctx.save_for_backward(input_weight, hidden_weight, cell, gates, cells, *factors)
         ctx.precision = precision
         ctx.set_materialize_grads(False)  # in training the cell states have no gradient
         return outputs, cells
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        from latebloom.layers.lstm import lstm_triton
-
-        x, input_weight, hidden_weight, hidden, cell, outputs, cells, gates = ctx.saved_tensors
+        input_weight, hidden_weight, cell, gates, cells, *factors = ctx.saved_tensors
         d_outputs, d_cells = grads
         d_outputs = torch.zeros_like(cells) if d_outputs is None else d_outputs.contiguous()
         d_cells = None if d_cells is None else d_cells.contiguous()
         # The activated gates are overwritten with their gradients, so a graph supports one backward pass.
-        d_states = lstm_triton.backward(gates, d_outputs, d_cells, hidden_weight, cell, cells, ctx.precision)
-        return *lstm_triton.gradients(gates, x, hidden, outputs, input_weight, ctx.precision), *d_states, None
-
-
-class _FusedWide(torch.autograd.Function):
-    """The input projection is one batched product; the kernels of wide models do the rest, token by token."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, input_weight: Tensor, hidden_weight: Tensor, bias: Tensor, *rest: Any) -> Any:
-        from latebloom.layers.lstm import lstm_wide_triton
-
-        hidden, cell, noise = rest
-        precision, keep = product_precision(), any(ctx.needs_input_grad)
-        gates, x, input_weight, hidden_weight = project(x, input_weight, hidden_weight)
-        outputs, before, cells = lstm_wide_triton.forward(
-            gates, hidden_weight, bias, hidden, cell, noise, precision, keep
-        )
-        if keep:
-            ctx.save_for_backward(x, input_weight, hidden_weight, cell, gates, before, cells)
-        ctx.precision = precision
-        ctx.set_materialize_grads(False)  # in training the cell states have no gradient
-        return outputs, cells
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        from latebloom.layers.lstm import lstm_wide_triton
-
-        x, input_weight, hidden_weight, cell, gates, before, cells = ctx.saved_tensors
-        d_outputs, d_cells = grads
-        d_outputs = torch.zeros_like(cells) if d_outputs is None else d_outputs.contiguous()
-        d_cells = None if d_cells is None else d_cells.contiguous()
-        # The activated gates are overwritten with their gradients, so a graph supports one backward pass.
-        d_bias, d_hidden, d_cell = lstm_wide_triton.backward(
+        d_bias, d_hidden, d_cell = ctx.kernels.backward(
             gates, d_outputs, d_cells, hidden_weight, cell, cells, ctx.precision
         )
-        flat, x_rows, before = (part.flatten(1, 2) for part in (gates, x, before))
-        d_x = exact_bmm(flat, input_weight).view_as(x)
-        d_input_weight = exact_bmm(flat.mT, x_rows)
-        d_hidden_weight = exact_bmm(flat.mT, before)
-        return d_x, d_input_weight, d_hidden_weight, d_bias, d_hidden, d_cell, None
+        flat = gates.flatten(1, 2)
+        d_x = exact_bmm(flat, input_weight.to(flat.dtype)).view_as(cells)
+        d_weights = [exact_bmm(flat.mT, part.flatten(1, 2)) for part in factors]
+        if len(d_weights) == 1:  # copied, because views would share memory, and clipping in place would scale it twice
+            d_weights = [part.contiguous() for part in d_weights[0].chunk(2, dim=-1)]
+        return d_x, *d_weights, d_bias, d_hidden, d_cell, None
