@@ -22,6 +22,7 @@ from latebloom.layers.slstm import operation as slstm_module
 from latebloom.layers.slstm.operation import fused_slstm
 
 pytest.importorskip("triton")
+from latebloom.layers.lstm import lstm_triton
 
 from latebloom.layers.norm import norm_triton
 
@@ -79,6 +80,21 @@ def test_the_fused_lstm(device, models, batch, tokens, width, uses_state, noisy)
         kept_nothing = fused_lstm(x, Weights(*weights), *state, noise=noise)
     tracked = fused_lstm(x.requires_grad_(), Weights(*weights), *state, noise=noise)
     assert all(torch.equal(a, b) for a, b in zip(kept_nothing, tracked, strict=True))
+
+
+def test_the_fused_lstm_repeats_bit_for_bit_with_tiles_of_either_size(device, monkeypatch):
+    x, slope = torch.randn(2, 2, 34, 5, 64, device=device)
+    weights = rows_of_parameters(device, 2, (256, 64), (256, 64), (256,), (256,))
+    state = [torch.randn(2, 34, 64, device=device) for _ in range(2)]
+    found = []
+    for programs in (1, 1, 1000):
+        monkeypatch.setattr(lstm_triton, "PROGRAMS", programs)
+        inputs = [tensor.clone().requires_grad_() for tensor in (x, *state, *weights)]
+        with precision("tf32"):
+            outputs = fused_lstm(inputs[0], Weights(*inputs[3:]), *inputs[1:3])[0]
+            found.append([outputs, *torch.autograd.grad(outputs, inputs, slope)])
+    assert all(torch.equal(*pair) for pair in zip(found[0], found[1], strict=True))
+    torch.testing.assert_close(found[0], found[2], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The fused GRU, of the family of the fused LSTM (`lstm_triton`): the same tiles, precision and overwriting of gates.
+"""The fused GRU, of the family of the fused LSTM (`lstm_triton`), with the input projection as one product before it.
 
 A program owns a tile of sequences of one model, keeps the model's recurrent weights on the chip and walks through the
 tokens. The candidate's part of the hidden state is multiplied by the reset gate, so it is kept beside the gates.

@@ -1,9 +1,10 @@
-"""The fused LSTM: all stacked models in one launch, all tokens inside it, the recurrent weights on the chip.
+"""The fused LSTM: all stacked models in one launch, all tokens inside it, the weights on the chip.
 
 A program owns a tile of sequences of one model and walks through the tokens; nothing but the model's own weights is
-shared, so programs never wait for each other and the result does not depend on their order. What the forward kernel
-needs to keep overwrites its input: the input projection becomes the activated gates, and the backward kernel replaces
-those by the gates' gradients.
+shared, so programs never wait for each other and the result does not depend on their order. The forward kernel keeps
+the activated gates, and the backward kernel replaces them by the gates' gradients. The gradients of the input and of
+the weights, for which no token has to wait, are left to the library; for the latter, the forward kernel writes the
+input and the hidden state before each token side by side.
 
 Shapes: S stacked models, B sequences, T tokens, D width. Memory order of gates: (S, B, T, 4, D).
 """
@@ -32,18 +33,21 @@ def _gate(place, real):
 
 @triton.jit
 def _lstm_forward_kernel(
-    gates,
+    x,
+    input_weight,
     hidden_weight,
     bias,
     first_hidden,
     first_cell,
     noise,
     outputs,
-    before,
+    gates,
+    joined,
     cells,
     batch,
     tokens,
-    weight_stride,
+    input_stride,
+    hidden_stride,
     D: tl.constexpr,
     UNITS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -59,56 +63,72 @@ def _lstm_forward_kernel(
     square = (inputs[:, None] < D) & (units[None, :] < D)
     sequences = model * batch + rows
 
-    # [k, n]: what unit n's gate takes from unit k's output
-    weight = hidden_weight + model * weight_stride + units[None, :] * D + inputs[:, None]
+    # [k, n]: what unit n's gate takes from input k, or from unit k's output
     gate = D * D
-    shift = bias + model * 4 * D + units
-    input_gate_bias = tl.load(shift, units < D, 0.0)[None, :]
-    forget_gate_bias = tl.load(shift + D, units < D, 0.0)[None, :]
-    cell_gate_bias = tl.load(shift + 2 * D, units < D, 0.0)[None, :]
-    output_gate_bias = tl.load(shift + 3 * D, units < D, 0.0)[None, :]
+    weight = input_weight + model * input_stride + units[None, :] * D + inputs[:, None]
+    x_to_input_gate = factor(tl.load(weight, square, 0.0), PRECISION)
+    x_to_forget_gate = factor(tl.load(weight + gate, square, 0.0), PRECISION)
+    x_to_cell_gate = factor(tl.load(weight + 2 * gate, square, 0.0), PRECISION)
+    x_to_output_gate = factor(tl.load(weight + 3 * gate, square, 0.0), PRECISION)
+    weight = hidden_weight + model * hidden_stride + units[None, :] * D + inputs[:, None]
     to_input_gate = factor(tl.load(weight, square, 0.0), PRECISION)
     to_forget_gate = factor(tl.load(weight + gate, square, 0.0), PRECISION)
     to_cell_gate = factor(tl.load(weight + 2 * gate, square, 0.0), PRECISION)
     to_output_gate = factor(tl.load(weight + 3 * gate, square, 0.0), PRECISION)
+    shift = bias + model * 4 * D + units
+    nothing = tl.zeros([ROWS, UNITS], tl.float32)
+    input_gate_bias = nothing + tl.load(shift, units < D, 0.0)[None, :]
+    forget_gate_bias = nothing + tl.load(shift + D, units < D, 0.0)[None, :]
+    cell_gate_bias = nothing + tl.load(shift + 2 * D, units < D, 0.0)[None, :]
+    output_gate_bias = nothing + tl.load(shift + 3 * D, units < D, 0.0)[None, :]
 
     state = sequences[:, None] * D + units[None, :]
     hidden = tl.load(first_hidden + state, real, 0.0)
     cell = tl.load(first_cell + state, real, 0.0)
-    gates += sequences[:, None] * tokens * 4 * D + units[None, :]
     place = sequences[:, None] * tokens * D + units[None, :]
+    gates += sequences[:, None] * tokens * 4 * D + units[None, :]
+    joined += sequences[:, None] * tokens * 2 * D + units[None, :]
     final = tl.zeros([ROWS, 1], tl.int32) + tokens - 1
-    # The input projection of the next token is loaded while this token's gates are computed.
-    input_gate_next = _gate(gates, real)
-    forget_gate_next = _gate(gates + D, real)
-    cell_gate_next = _gate(gates + 2 * D, real)
-    output_gate_next = _gate(gates + 3 * D, real)
+    # The input's part of the next token's gates is computed while this token's outputs are: only the hidden state's
+    # part has to wait for them. The input itself is loaded one token earlier still.
+    token = tl.load(x + place, real, 0.0)
+    if KEEP:
+        tl.store(joined, token, real)
+        tl.store(joined + D, hidden, real)
+    input_gate_next = add_product(input_gate_bias, token, x_to_input_gate, PRECISION)
+    forget_gate_next = add_product(forget_gate_bias, token, x_to_forget_gate, PRECISION)
+    cell_gate_next = add_product(cell_gate_bias, token, x_to_cell_gate, PRECISION)
+    output_gate_next = add_product(output_gate_bias, token, x_to_output_gate, PRECISION)
+    token_next = tl.load(x + place + D, real & (final > 0), 0.0)
     for t in range(tokens):
-        input_gate, forget_gate = input_gate_next + input_gate_bias, forget_gate_next + forget_gate_bias
-        cell_gate, output_gate = cell_gate_next + cell_gate_bias, output_gate_next + output_gate_bias
-        ahead = real & (t < final)
-        input_gate_next = _gate(gates + 4 * D, ahead)
-        forget_gate_next = _gate(gates + 5 * D, ahead)
-        cell_gate_next = _gate(gates + 6 * D, ahead)
-        output_gate_next = _gate(gates + 7 * D, ahead)
-        input_gate = tl.sigmoid(add_product(input_gate, hidden, to_input_gate, PRECISION))
-        forget_gate = tl.sigmoid(add_product(forget_gate, hidden, to_forget_gate, PRECISION))
-        cell_gate = _tanh(add_product(cell_gate, hidden, to_cell_gate, PRECISION))
-        output_gate = tl.sigmoid(add_product(output_gate, hidden, to_output_gate, PRECISION))
-        if KEEP:
-            tl.store(before + place, hidden, real)
-            tl.store(gates, input_gate, real)
-            tl.store(gates + D, forget_gate, real)
-            tl.store(gates + 2 * D, cell_gate, real)
-            tl.store(gates + 3 * D, output_gate, real)
+        token = token_next
+        token_next = tl.load(x + place + 2 * D, real & (t + 1 < final), 0.0)
+        input_gate = add_product(input_gate_next, hidden, to_input_gate, PRECISION)
+        forget_gate = add_product(forget_gate_next, hidden, to_forget_gate, PRECISION)
+        cell_gate = add_product(cell_gate_next, hidden, to_cell_gate, PRECISION)
+        output_gate = add_product(output_gate_next, hidden, to_output_gate, PRECISION)
+        input_gate_next = add_product(input_gate_bias, token, x_to_input_gate, PRECISION)
+        forget_gate_next = add_product(forget_gate_bias, token, x_to_forget_gate, PRECISION)
+        cell_gate_next = add_product(cell_gate_bias, token, x_to_cell_gate, PRECISION)
+        output_gate_next = add_product(output_gate_bias, token, x_to_output_gate, PRECISION)
+        input_gate, forget_gate = tl.sigmoid(input_gate), tl.sigmoid(forget_gate)
+        cell_gate, output_gate = _tanh(cell_gate), tl.sigmoid(output_gate)
         cell = forget_gate * cell + input_gate * cell_gate
         if NOISY:
             cell += tl.load(noise + place, real, 0.0)
         hidden = output_gate * _tanh(cell)
         tl.store(outputs + place, hidden, real)
         if KEEP:
+            tl.store(gates, input_gate, real)
+            tl.store(gates + D, forget_gate, real)
+            tl.store(gates + 2 * D, cell_gate, real)
+            tl.store(gates + 3 * D, output_gate, real)
             tl.store(cells + place, cell, real)
+            ahead = real & (t < final)  # the next token, and the hidden state before it
+            tl.store(joined + 2 * D, token, ahead)
+            tl.store(joined + 3 * D, hidden, ahead)
         gates += 4 * D
+        joined += 2 * D
         place += D
     if not KEEP:  # only the last cell state is needed
         tl.store(cells + state, cell, real)
@@ -218,17 +238,31 @@ def _lstm_backward_kernel(
 
 
 MAX_WIDTH = 64
-"""The recurrent weights of wider models do not fit on the chip."""
+"""The weights of wider models do not fit on the chip."""
+
+PROGRAMS = 132
+"""The multiprocessors of an H200, each of which has room for one forward program of width 64."""
 
 
 def _tiling(width: int, precision: str) -> dict[str, int]:
-    """Return the tile sizes that were fastest on an H200."""
+    """Return the tile sizes that were fastest on an H200 for kernels with the recurrent weights alone."""
     rows, warps = (32, 8) if precision == "tf32x3" else (16, 4)
     return {"D": width, "UNITS": max(16, triton.next_power_of_2(width)), "ROWS": rows, "num_warps": warps}
 
 
+def _forward_tiling(models: int, batch: int, width: int, precision: str) -> dict[str, int]:
+    """Return the tile sizes that were fastest for the forward kernel."""
+    units = max(16, triton.next_power_of_2(width))
+    # Where the weights leave room for one program, its sequences share what is read of them. A few models leave
+    # multiprocessors free, and small tiles are sooner done.
+    many = units == 64 and precision != "tf32x3" and models * triton.cdiv(batch, 16) > PROGRAMS
+    warps = max(4, units // 8)  # a warp's product has 8 units
+    return {"D": width, "UNITS": units, "ROWS": 32 if many else 16, "num_warps": warps}
+
+
 def forward(
-    gates: Tensor,
+    x: Tensor,
+    input_weight: Tensor,
     hidden_weight: Tensor,
     bias: Tensor,
     hidden: Tensor,
@@ -236,25 +270,28 @@ def forward(
     noise: Tensor | None,
     precision: str,
     keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return outputs (S, B, T, D), the hidden state before each token (S, B, T, D), and cell states (S, B, T, D).
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return outputs (S, B, T, D), activated gates (S, B, T, 4D), the input beside the hidden state before each token
+    (S, B, T, 2D), and cell states (S, B, T, D).
 
-    `gates` (S, B, T, 4D) holds the input projection and is overwritten with the activated gates. Without `keep`, for
-    inference, the second is empty and the third is the last cell state alone (S, B, 1, D).
+    Without `keep`, for inference, the gates and the third are empty, and the fourth is the last cell state alone
+    (S, B, 1, D).
     """
-    models, batch, tokens, four_widths = gates.shape
-    width = four_widths // 4
-    outputs = hidden.new_empty(models, batch, tokens, width)
-    before = gates.new_empty(outputs.shape if keep else 0)  # a factor of products, and no more exact than the gates
-    cells = torch.empty_like(outputs) if keep else outputs.new_empty(models, batch, 1, width)
-    settings = _tiling(width, precision)
+    models, batch, tokens, width = x.shape
+    outputs = torch.empty_like(x)
+    # In bf16, what is saved for the backward pass takes half of the memory and bandwidth.
+    kind = torch.bfloat16 if precision == "bf16" else x.dtype
+    gates, joined = (x.new_empty((models, batch, tokens, n * width) if keep else 0, dtype=kind) for n in (4, 2))
+    cells = torch.empty_like(x) if keep else x.new_empty(models, batch, 1, width)
+    settings = _forward_tiling(models, batch, width, precision)
     grid = (triton.cdiv(batch, settings["ROWS"]), models)
     _lstm_forward_kernel[grid](
-        gates, hidden_weight, bias.contiguous(), hidden.contiguous(), cell.contiguous(),
-        None if noise is None else noise.contiguous(), outputs, before, cells, batch, tokens,
-        hidden_weight.stride(0), NOISY=noise is not None, KEEP=keep, PRECISION=precision, **settings,
+        x, input_weight, hidden_weight, bias.contiguous(), hidden.contiguous(), cell.contiguous(),
+        None if noise is None else noise.contiguous(), outputs, gates, joined, cells, batch, tokens,
+        input_weight.stride(0), hidden_weight.stride(0), NOISY=noise is not None, KEEP=keep, PRECISION=precision,
+        **settings,
     )  # fmt: skip
-    return outputs, before, cells
+    return outputs, gates, joined, cells
 
 
 def backward(

@@ -2,7 +2,7 @@
 
 As in `lstm_triton`, a program owns a tile of sequences of one model and walks through the tokens. Here it takes the
 units in chunks, loads their weights again for every token (from the cache that all programs share), and passes the
-state from token to token through memory.
+state from token to token through memory. The input projection is left to the library as well.
 
 Shapes: S stacked models, B sequences, T tokens, D width. Memory order of gates: (S, B, T, 4, D).
 """
@@ -144,7 +144,11 @@ def forward(
     precision: str,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute what `lstm_triton.forward` computes."""
+    """Return outputs (S, B, T, D), the hidden state before each token (S, B, T, D), and cell states (S, B, T, D).
+
+    `gates` (S, B, T, 4D) holds the input projection and is overwritten with the activated gates. Without `keep`, for
+    inference, the second is empty and the third is the last cell state alone (S, B, 1, D).
+    """
     models, batch, tokens, four_widths = gates.shape
     width = four_widths // 4
     outputs = hidden.new_empty(models, batch, tokens, width)

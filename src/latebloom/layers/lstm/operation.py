@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from latebloom.layers.memory_order import dense
 from latebloom.layers.precision import exact_bmm, product_precision
 from latebloom.layers.stacking import stackable
 
@@ -114,46 +115,55 @@ def project(x: Tensor, input_weight: Tensor, hidden_weight: Tensor) -> tuple[Ten
     # In bf16, what is saved for the backward pass takes half of the memory and bandwidth.
     x = x.contiguous().to(torch.bfloat16 if product_precision() == "bf16" else x.dtype)
     input_weight = input_weight.to(x.dtype)
-    hidden_weight = hidden_weight if hidden_weight[0].is_contiguous() else hidden_weight.contiguous()
+    hidden_weight = dense(hidden_weight)
     gates = torch.bmm(x.flatten(1, 2), input_weight.mT).unflatten(1, x.shape[1:3])
     return gates, x, input_weight, hidden_weight
 
 
 class _Fused(torch.autograd.Function):
-    """The input projection is one batched product; the kernels do the rest, token by token."""
+    """The kernels do what goes token by token, and narrow ones the input projection too; batched products do the rest.
+
+    Narrow kernels join both factors of the weights' gradients, the input and the hidden state before each token.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, input_weight: Tensor, hidden_weight: Tensor, bias: Tensor, *rest: Any) -> Any:
+        from latebloom.layers.lstm import lstm_triton, lstm_wide_triton
+
         hidden, cell, noise = rest
         precision, keep = product_precision(), any(ctx.needs_input_grad)
-        gates, x, input_weight, hidden_weight = project(x, input_weight, hidden_weight)
-        kernels = _kernels(x.shape[-1])
-        outputs, before, cells = kernels.forward(gates, hidden_weight, bias, hidden, cell, noise, precision, keep)
+        ctx.kernels = lstm_triton if x.shape[-1] <= lstm_triton.MAX_WIDTH else lstm_wide_triton
+        if ctx.kernels is lstm_triton:
+            x, input_weight, hidden_weight = x.contiguous(), dense(input_weight), dense(hidden_weight)
+            outputs, gates, joined, cells = lstm_triton.forward(
+                x, input_weight, hidden_weight, bias, hidden, cell, noise, precision, keep
+            )
+            factors = [joined]
+        else:
+            gates, x, input_weight, hidden_weight = project(x, input_weight, hidden_weight)
+            outputs, before, cells = lstm_wide_triton.forward(
+                gates, hidden_weight, bias, hidden, cell, noise, precision, keep
+            )
+            factors = [x, before]
         if keep:
-            ctx.save_for_backward(x, input_weight, hidden_weight, cell, gates, before, cells)
+            ctx.save_for_backward(input_weight, hidden_weight, cell, gates, cells, *factors)
         ctx.precision = precision
         ctx.set_materialize_grads(False)  # in training the cell states have no gradient
         return outputs, cells
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        x, input_weight, hidden_weight, cell, gates, before, cells = ctx.saved_tensors
+        input_weight, hidden_weight, cell, gates, cells, *factors = ctx.saved_tensors
         d_outputs, d_cells = grads
         d_outputs = torch.zeros_like(cells) if d_outputs is None else d_outputs.contiguous()
         d_cells = None if d_cells is None else d_cells.contiguous()
         # The activated gates are overwritten with their gradients, so a graph supports one backward pass.
-        d_bias, d_hidden, d_cell = _kernels(cells.shape[-1]).backward(
+        d_bias, d_hidden, d_cell = ctx.kernels.backward(
             gates, d_outputs, d_cells, hidden_weight, cell, cells, ctx.precision
         )
-        flat, x_rows, before = (part.flatten(1, 2) for part in (gates, x, before))
-        d_x = exact_bmm(flat, input_weight).view_as(x)
-        d_input_weight = exact_bmm(flat.mT, x_rows)
-        d_hidden_weight = exact_bmm(flat.mT, before)
-        return d_x, d_input_weight, d_hidden_weight, d_bias, d_hidden, d_cell, None
-
-
-def _kernels(width: int) -> Any:
-    """Return the module with the kernels for a width; the narrow ones hold the recurrent weights on the chip."""
-    from latebloom.layers.lstm import lstm_triton, lstm_wide_triton
-
-    return lstm_triton if width <= lstm_triton.MAX_WIDTH else lstm_wide_triton
+        flat = gates.flatten(1, 2)
+        d_x = exact_bmm(flat, input_weight.to(flat.dtype)).view_as(cells)
+        d_weights = [exact_bmm(flat.mT, part.flatten(1, 2)) for part in factors]
+        if len(d_weights) == 1:  # copied, because views would share memory, and clipping in place would scale it twice
+            d_weights = [part.contiguous() for part in d_weights[0].chunk(2, dim=-1)]
+        return d_x, *d_weights, d_bias, d_hidden, d_cell, None
