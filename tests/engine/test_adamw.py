@@ -117,7 +117,6 @@ def test_kernel_and_loop_agree_in_late_steps_and_where_a_gradient_is_not_finite(
     moments = torch.randn_like(start), torch.rand_like(start)
     counts = torch.tensor([[1.0, 3e4, 200.0]], device=device).expand(S, 3)
     controls = torch.cat([torch.full((S, 3), 0.1, device=device), counts], dim=1)  # rates and counts stand apart
-    monkeypatch.setattr(adamw_triton, "MOST_PARTIALS", 1)
     found = []
     functions: list[Any] = [adamw.adamw_loop, KERNEL]
     for function in functions:
