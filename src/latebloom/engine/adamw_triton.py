@@ -24,7 +24,7 @@ WARPS = 8
 MOST_GRADIENTS = 128
 """A launch takes up to this many addresses."""
 FIELDS = tl.constexpr(5)
-"""Numbers of a block: its gradient, its first and its last column there, the gradient's size, and its place in a row."""
+"""Numbers of a block: its gradient, its first and last column there, the gradient's size, and its column in a row."""
 
 
 # A thread loads four numbers side by side, in one instruction if the compiler knows that their address and the bound of

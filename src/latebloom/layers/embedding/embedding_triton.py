@@ -13,7 +13,7 @@ from torch import Tensor
 from latebloom.layers.product_triton import add_product
 
 LOOKUPS, ROWS = 64, 64
-PROGRAMS = 2048
+PROGRAMS = 512
 """Up to about as many programs are started, because each mostly waits for memory; several share a tile of a table."""
 ELEMENTS = 4096
 """The numbers that a program looks up."""
