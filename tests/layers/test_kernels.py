@@ -18,6 +18,7 @@ from latebloom.layers.lstm.operation import Weights, fused_lstm, lstm_loop
 from latebloom.layers.mlp import mlp as linear
 from latebloom.layers.norm import norm
 from latebloom.layers.precision import precision
+from latebloom.layers.rows import Rows, gather_rows
 from latebloom.layers.slstm import operation as slstm_module
 from latebloom.layers.slstm.operation import fused_slstm
 
@@ -306,6 +307,14 @@ def test_looked_up_rows_by_numbers_and_with_slopes_that_lie_apart_in_memory(devi
     for model, row, column in product(range(3), range(2), range(7)):
         expected[model, numbers[model, row, column]] += slope[model, row, column]
     torch.testing.assert_close(found, expected.detach())
+
+
+@pytest.mark.parametrize(("models", "batch", "tokens", "asked", "width"), [(2, 3, 7, 4, 16), (1, 5, 30, 9, 80)])
+def test_rows_at_positions(device, models, batch, tokens, asked, width):
+    positions = torch.randint(tokens, (models, batch, asked), device=device)
+    positions[..., 1] = positions[..., 0]  # a row that is asked for twice
+    x = torch.randn(models, batch, tokens, width, device=device)
+    check(lambda x: (Rows.apply(positions, x),), lambda x: (gather_rows(positions, x),), [x])
 
 
 @pytest.mark.parametrize(("models", "rows", "inputs", "outputs"), [(2, 70, 16, 48), (1, 65, 100, 130), (3, 3, 64, 192)])

@@ -118,7 +118,7 @@ class Alone(Backend):
         guides: Tensor | None = None,
     ) -> Tensor:
         if guides is None:
-            losses.sum().backward()
+            losses.backward(torch.ones_like(losses))
         else:
             self._project(losses, guides, bool(trains_attention))
         if not trains_attention:

@@ -42,6 +42,8 @@ def attention_draws(
 
 def _draw(settings: Attention, seed: int | Tensor, index: Tensor, tokens: int, steps: int) -> dict[str, Tensor]:
     drawn: dict[str, Tensor] = {}
+    if settings.positions.drawn_from is None and settings.random_window is None:
+        return drawn
     key, rows = fold(seed, _DRAWS, index), torch.zeros(1, dtype=torch.int64, device=index.device)
     if (bound := settings.positions.drawn_from) is not None:
         drawn["times"] = distinct(key, rows, 0, tokens, bound)[0].sort().values

@@ -38,7 +38,7 @@ class Stacked(Backend):
             name: view.unflatten(1, shape).requires_grad_()
             for (name, shape), view in zip(shapes.items(), views, strict=True)
         }
-        self.first, self.second, self._gradients = (torch.zeros_like(self.flat) for _ in range(3))
+        self.first, self.second = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
         self._shapes, self._names = shapes, [list(parameters) for parameters in by_role.values()]
         self._before_attention = len(shapes) - len(by_role.get("attention", {}))
 
@@ -56,29 +56,19 @@ class Stacked(Backend):
         ends, trained = self.ends, list(self.parameters.values())
         if trains_attention is False:
             ends, trained = ends[:-1], trained[: self._before_attention]
-        gradients = self._gradients[:, : ends[-1]]
-        found = torch.autograd.grad(losses.sum(), trained)
-        torch.cat([gradient.flatten(1) for gradient in found], dim=1, out=gradients)
+        gradients = torch.autograd.grad(losses, trained, torch.ones_like(losses))
         if guides is not None:
-            found = torch.autograd.grad(guides.sum(), trained, materialize_grads=True)
-            guide = torch.cat([gradient.flatten(1) for gradient in found], dim=1)
+            found = torch.autograd.grad(guides, trained, torch.ones_like(guides), materialize_grads=True)
+            rows = [torch.cat([gradient.flatten(1) for gradient in each], dim=1) for each in (gradients, found)]
             if trains_attention is None:  # attention that is not trained opposes nothing
-                for part in (gradients, guide):
-                    part[:, ends[-2] :] *= (counts[:, -1:] > 0).float()
-            gradients.copy_(project(gradients, guide))
-        if trains_attention is None:  # attention that is not trained does not count
-            rest, attention = (
-                torch.linalg.vector_norm(part, dim=1) for part in gradients.tensor_split([ends[-2]], dim=1)
-            )
-            norms = torch.hypot(rest, torch.where(counts[:, -1] > 0, attention, 0.0))
-        else:
-            norms = torch.linalg.vector_norm(gradients, dim=1)
-        adamw_(
-            self.training.betas, self.training.weight_decay, self.flat, self._gradients, self.first, self.second,
-            ends=ends, scale=(self.training.clip / (norms + 1e-6)).clamp(max=1.0),
-            rates=rates[:, : len(ends)], counts=counts[:, : len(ends)],
+                for row in rows:
+                    row[:, ends[-2] :] *= (counts[:, -1:] > 0).float()
+            gradients = [project(*rows)]
+        return adamw_(
+            self.training.betas, self.training.weight_decay, self.training.clip, self.flat, gradients, self.first,
+            self.second, ends=ends, rates=rates[:, : len(ends)], counts=counts[:, : len(ends)],
+            some_rest=trains_attention is None,
         )  # fmt: skip
-        return norms
 
     def finite(self) -> list[bool]:
         # A NaN is the largest of all, and not below the bound.

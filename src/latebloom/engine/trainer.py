@@ -25,6 +25,7 @@ from latebloom.engine.interference import Interference
 from latebloom.engine.loss import answer_losses, total_loss
 from latebloom.engine.noise import state_noise
 from latebloom.engine.passing import StatePassing
+from latebloom.engine.record import record_
 from latebloom.engine.run_state import RunState
 from latebloom.engine.schedule import rate_of_step
 from latebloom.engine.stacked import Stacked
@@ -181,10 +182,7 @@ class Trainer:
         losses = losses.detach() + guides.detach() if self._projects(form) else losses.detach()
         if passing is not None:
             passing.keep(carried)
-        self._sums += torch.cat([losses[:, None], norms[:, None], each * included], dim=1)
-        is_first = ~(losses.isfinite() & norms.isfinite()) & (self._first_bad < 0)
-        self._first_bad.copy_(torch.where(is_first, self._index, self._first_bad))
-        self._index += 1
+        record_(self._sums, self._first_bad, self._index, losses, norms, each, included)
 
     def _projects(self, form: StepForm) -> bool:
         """Return whether answers beside the state answer are in the loss, whose gradient is projected."""
@@ -231,7 +229,7 @@ class Trainer:
         first = batch.without([state]) if self._projects(form) else batch
         losses, last = losses_of(first, now)
         loss = total_loss(losses, batch, mean, in_loss)
-        guide = torch.zeros_like(loss)
+        guide = loss  # where nothing is projected, nobody asks for it
         others = [name for name in batch.columns if name != state]
         if self._projects(form):
             # A graph of its own, because the fused kernels support one backward pass.
@@ -242,7 +240,7 @@ class Trainer:
             alone, _ = losses_of(batch.without(others), 0.0)
             added = alone[state] * (bypass if isinstance(now, float) else bypass * (now > 0))
             loss, guide = (loss, guide + added) if self._projects(form) else (loss + added, guide)
-        each = [losses.get(name, torch.zeros_like(loss)) for name in task.answers]
+        each = [losses[name] if name in losses else torch.zeros_like(loss) for name in task.answers]
         return loss, guide, torch.stack([part.detach() for part in each]), *ended, *last
 
     def _set_gate(self, gate: float | Tensor) -> None:

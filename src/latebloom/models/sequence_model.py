@@ -19,6 +19,7 @@ from latebloom.delay.marks import mark_of, note_loading
 from latebloom.errors import CheckpointError, ConfigError, first_line
 from latebloom.layers.embedding import Embedding
 from latebloom.layers.norm import Norm
+from latebloom.layers.rows import rows_at
 from latebloom.models.block import build_block
 from latebloom.models.settings import Model
 from latebloom.older_formats import migrate_model
@@ -124,11 +125,6 @@ class SequenceModel(nn.Module):
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
             return str(api.upload_folder(repo_id=name, folder_path=folder))
-
-
-def rows_at(positions: Tensor, x: Tensor) -> Tensor:
-    """Return the rows of x (B, T, D) at positions (B, A)."""
-    return x.gather(1, positions[:, :, None].expand(-1, -1, x.shape[2]))
 
 
 def read_model_settings(config: dict[str, Any]) -> Model:

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from latebloom.evaluation.accuracy import evaluating
-from latebloom.models.sequence_model import PIECE, rows_at
+from latebloom.layers.rows import rows_at
+from latebloom.models.sequence_model import PIECE
 from latebloom.probes.stack import Stack
 from latebloom.probes.subject import Subject
 from latebloom.tasks.task import Batch, Task

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from latebloom.delay.find import Found, Where, find_attention
 from latebloom.errors import ConfigError, require
+from latebloom.layers.rows import rows_at
 from latebloom.models.block import Residual, residual_parts
-from latebloom.models.sequence_model import SequenceModel, rows_at
+from latebloom.models.sequence_model import SequenceModel
 from latebloom.tasks.task import Task
 
 

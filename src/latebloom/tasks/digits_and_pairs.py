@@ -90,8 +90,12 @@ class DigitsAndPairs(KeyedTask):
         """Return the positions of the first tokens of digits (B, N) and of pairs (B, M)."""
         if self.order == "interleaved":
             kinds = random_kinds(key, rows, ORDER, counts)
+            starts = first_tokens(kinds, (1, self.pair_tokens))
+            return [starts.gather(1, items) for items in items_of_kinds(kinds, counts)]
+        digits, pairs = (torch.arange(count, device=rows.device) for count in counts)
+        pairs = pairs * self.pair_tokens
+        if self.order == "digits-first":
+            pairs = pairs + counts[0]
         else:
-            places = torch.arange(sum(counts), device=rows.device).expand(rows.shape[0], -1)
-            kinds = (places >= counts[0]).long() if self.order == "digits-first" else (places < counts[1]).long()
-        starts = first_tokens(kinds, (1, self.pair_tokens))
-        return [starts.gather(1, items) for items in items_of_kinds(kinds, counts)]
+            digits = digits + self.pair_tokens * counts[1]
+        return [places.expand(rows.shape[0], -1) for places in (digits, pairs)]

@@ -46,7 +46,10 @@ def _mix_tensor(words: Tensor) -> Tensor:
 def fold(*parts: int | Tensor) -> int | Tensor:
     """Return one key from several numbers. It is an int if all of them are, and a tensor if one of them is."""
     key: int | Tensor = 0
-    for part in parts:
+    for number, part in enumerate(parts):
+        if isinstance(part, Tensor) and part.is_cuda and isinstance(key, int):
+            rest = [each if isinstance(each, Tensor) else _signed(each) for each in parts[number + 1 :]]
+            return fused_fold(part, _signed(key), *rest)
         spread = key * _signed(_GAMMA) if isinstance(key, Tensor) else _signed(key * _GAMMA)
         total = spread + part + 1
         key = _mix_tensor(total) if isinstance(total, Tensor) else _mix_int(total)
@@ -58,9 +61,14 @@ def bounded_int(key: int, bound: int) -> int:
     return ((_mix_int(key) >> 33) * bound) >> 31
 
 
+def stream_offset(stream: int) -> int:
+    """Return what separates the words of a stream from those of others."""
+    return _signed(_mix_int(stream + 1))
+
+
 def words(key: int | Tensor, rows: Tensor, stream: int, count: int) -> Tensor:
     """Return hash words (B, N) for the rows (B,); a row has the same words in every batch."""
-    offset = _signed(_mix_int(stream + 1))
+    offset = stream_offset(stream)
     if isinstance(key, Tensor) and key.is_cuda:
         return fused_words(key, rows, offset, count)
     key = _signed(key) if isinstance(key, int) else key
@@ -71,6 +79,8 @@ def words(key: int | Tensor, rows: Tensor, stream: int, count: int) -> Tensor:
 
 def integers(key: int | Tensor, rows: Tensor, stream: int, count: int, bound: int | Tensor) -> Tensor:
     """Return integers (B, N) in [0, bound), uniform up to bound / 2^31; a tensor (B, N) has a bound for each."""
+    if isinstance(key, Tensor) and key.is_cuda and isinstance(bound, int):
+        return fused_integers(key, rows, stream_offset(stream), count, bound)
     top = (words(key, rows, stream, count) >> 33) & ((1 << 31) - 1)
     return (top * bound) >> 31
 
@@ -83,7 +93,7 @@ def shares(key: int | Tensor, rows: Tensor, stream: int, count: int) -> Tensor:
 def distinct(key: int | Tensor, rows: Tensor, stream: int, count: int, bound: int) -> Tensor:
     """Return distinct integers (B, N) in [0, bound): the first N of a random permutation."""
     if isinstance(key, Tensor) and key.is_cuda and count <= FEW:
-        return fused_distinct(key, rows, _signed(_mix_int(stream + 1)), count, bound)
+        return fused_distinct(key, rows, stream_offset(stream), count, bound)
     return words(key, rows, stream, bound).argsort(dim=1, stable=True)[:, :count]
 
 
@@ -109,7 +119,7 @@ FEW = 64
 """Up to this many numbers, repeated argmin is faster than sorting."""
 
 
-def _fused(kernel: Literal["words", "distinct"]) -> Operation:
+def _fused(kernel: Literal["words", "integers", "distinct"]) -> Operation:
     def stacked(key: Tensor, rows: Tensor, *numbers: int) -> Tensor:
         from latebloom.tasks import random_triton
 
@@ -118,5 +128,19 @@ def _fused(kernel: Literal["words", "distinct"]) -> Operation:
     return stackable(lambda key, rows, *numbers: stacked(key[None], rows[None], *numbers)[0], stacked)
 
 
-fused_words, fused_distinct = _fused("words"), _fused("distinct")
-"""`words` and `distinct` on a GPU: (B, N) for a key () and rows (B,), which stacked streams share."""
+fused_words, fused_integers, fused_distinct = _fused("words"), _fused("integers"), _fused("distinct")
+"""`words`, `integers` and `distinct` on a GPU: (B, N) for a key () and rows (B,), which stacked streams share."""
+
+
+def _stacked_fold(first: Tensor, key: int, *rest: int | Tensor) -> Tensor:
+    from latebloom.tasks import random_triton
+
+    return random_triton.fold(key, (first, *rest))
+
+
+def _single_fold(first: Tensor, key: int, *rest: int | Tensor) -> Tensor:
+    return _stacked_fold(first[None], key, *(part[None] if isinstance(part, Tensor) else part for part in rest))[0]
+
+
+fused_fold = stackable(_single_fold, _stacked_fold)
+"""`fold` on a GPU: the first part that is a tensor, the key of the parts before it, and the parts after it."""

@@ -115,7 +115,9 @@ class SelfAttention(nn.Module):
         """Return the joint projection of queries, keys and values (B, T, 3D), and the keys' look-back (B, T, D)."""
         joint = self.queries_keys_values(x)
         tokens, width = x.shape[1:]
-        scale = self.scores.query_scale(x, visibility.seen(0, tokens, x))
+        scale = None
+        if self.scores.scales_queries:
+            scale = self.scores.query_scale(x, visibility.seen(0, tokens, x))
         if scale is not None:
             joint = joint * F.pad(scale.expand(*scale.shape[:-1], width), (0, 2 * width), value=1.0)
         if self.look_back is None:

@@ -31,6 +31,11 @@ class ScoreLayer(nn.Module, ABC):
         (B, T, D) is what the queries and keys of all tokens were projected from.
         """
 
+    @property
+    def scales_queries(self) -> bool:
+        """Whether `query_scale` is defined; otherwise what it would be given is not computed."""
+        return type(self).query_scale is not ScoreLayer.query_scale
+
     def query_scale(self, x: Tensor, seen: Tensor) -> Tensor | None:
         """Return factors of the queries, (T, 1), (T, D) or (B, T, D), or None; token t attends to `seen[t]` tokens."""
         return None

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from latebloom.layers.memory_order import dense
 from latebloom.layers.stacking import stackable
 
 
 def _single(numbers: Tensor, table: Tensor) -> Tensor:
     if _takes_kernel(table):
-        return _FixedOrder.apply(numbers[None], table[None])[0]
+        return _FixedOrder.apply(numbers[None], table[None]).squeeze(0)  # [0] fills zeros in the backward pass
     return F.embedding(numbers, table)
 
 
@@ -41,17 +42,19 @@ embed = stackable(_single, stacked_embed)
 class _FixedOrder(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, numbers: Tensor, table: Tensor) -> Tensor:
+        from latebloom.layers.embedding import embedding_triton
+
+        numbers = numbers.contiguous()
         ctx.rows = table.shape[1]
         ctx.save_for_backward(numbers)
-        models = torch.arange(len(table), device=table.device).view(-1, *(1 for _ in numbers.shape[1:]))
-        return table[models, numbers]
+        return embedding_triton.forward(numbers, dense(table))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         from latebloom.layers.embedding import embedding_triton
 
         (numbers,) = ctx.saved_tensors
-        return None, embedding_triton.backward(numbers.contiguous(), grads[0].contiguous(), ctx.rows)
+        return None, embedding_triton.backward(numbers, grads[0].contiguous(), ctx.rows)
 
 
 class Embedding(nn.Embedding):
