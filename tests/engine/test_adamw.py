@@ -109,7 +109,6 @@ def test_columns_after_the_last_group_are_left_alone(device, update):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter multiplies infinities
 def test_kernel_and_loop_agree_in_late_steps_and_where_a_gradient_is_not_finite(device, monkeypatch):
     pytest.importorskip("triton")
-    from latebloom.engine import adamw_triton
 
     start, gradients = torch.randn(2, S, sum(SIZES), device=device)
     gradients[1, 5] = torch.inf

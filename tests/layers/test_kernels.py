@@ -24,7 +24,6 @@ from latebloom.layers.slstm.operation import fused_slstm
 
 pytest.importorskip("triton")
 from latebloom.layers.lstm import lstm_triton
-
 from latebloom.layers.norm import norm_triton
 
 
