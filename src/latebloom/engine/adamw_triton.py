@@ -1,7 +1,7 @@
 """AdamW for stacked models: the norms of the gradients, a few numbers for each model, and one pass over all memory.
 
 The gradients are read where the backward pass left them. A captured step finds them at the same addresses whenever it
-is replayed, so the addresses are arguments of the kernels.
+is replayed, so a table of addresses that was written then stays right.
 
 Shapes: S stacked models, P parameters of a model, G groups of columns, N blocks: parts of one gradient and one group.
 """
@@ -22,7 +22,7 @@ from torch import Tensor
 BLOCK = 2048
 WARPS = 8
 MOST_GRADIENTS = 128
-"""A launch takes up to this many addresses."""
+"""A launch takes up to this many addresses as arguments."""
 FIELDS = tl.constexpr(5)
 """Numbers of a block: its gradient, its first and last column there, the gradient's size, and its column in a row."""
 
@@ -33,25 +33,33 @@ FIELDS = tl.constexpr(5)
 
 
 @triton.jit
-def _block(gradients, plan):
+def _addresses_kernel(gradients, table):
+    """Write the addresses of gradients into a table.
+
+    The other kernels have thousands of programs, and a program that has all addresses as arguments takes longer to
+    choose one of them than to read its gradients.
+    """
+    for number in tl.static_range(len(gradients)):
+        tl.store(table + number, gradients[number].to(tl.int64))
+
+
+@triton.jit
+def _block(table, plan):
     """Return the model, its gradient, and of a block: the place in all gradients, the column in the row, its first and
     its last column in the gradient."""
     model = tl.program_id(1).to(tl.int64)
     plan += FIELDS * tl.program_id(0)
-    chosen = tl.load(plan)
+    gradient = tl.load(table + tl.load(plan)).to(tl.pointer_type(tl.float32))
     start = tl.load(plan + 1)
-    gradient = gradients[0]
-    for number in tl.static_range(1, len(gradients)):
-        gradient = tl.where(chosen == number, gradients[number], gradient)
     return model, gradient, model * tl.load(plan + 3) + start, tl.load(plan + 4), start, tl.load(plan + 2)
 
 
 @triton.jit
 def _squares_kernel(
-    gradients, plan, groups, counts, partials, first_block, block_count, counts_stride,
+    table, plan, groups, counts, partials, counts_stride,
     SOME_REST: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    model, gradient, place, _, start, stop = _block(gradients, plan)
+    model, gradient, place, _, start, stop = _block(table, plan)
     places, size, within = gradient + place, stop - start, tl.arange(0, BLOCK)
     if SOME_REST:
         size = tl.where(tl.load(counts + model * counts_stride + tl.load(groups + tl.program_id(0))) > 0, size, 0)
@@ -60,7 +68,7 @@ def _squares_kernel(
     else:
         within = tl.max_contiguous(within, 1)
     gradient = tl.load(places + within, within < size, 0.0)
-    tl.store(partials + model * block_count + first_block + tl.program_id(0), tl.sum(gradient * gradient, 0))
+    tl.store(partials + model * tl.num_programs(0) + tl.program_id(0), tl.sum(gradient * gradient, 0))
 
 
 @triton.jit
@@ -94,10 +102,10 @@ def _scales_kernel(
 
 @triton.jit
 def _adamw_update_kernel(
-    parameters, gradients, first, second, plan, groups, scales, column_count, beta_first, beta_second, epsilon,
+    parameters, table, first, second, plan, groups, scales, column_count, beta_first, beta_second, epsilon,
     GROUPS: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    model, gradient, place, column, start, stop = _block(gradients, plan)
+    model, gradient, place, column, start, stop = _block(table, plan)
     places = gradient + place
     scales += (model * GROUPS + tl.load(groups + tl.program_id(0))) * 5
     within, row = tl.arange(0, BLOCK), model * column_count + column
@@ -120,30 +128,24 @@ def _adamw_update_kernel(
 
 
 @cache
-def _plan(
-    sizes: tuple[int, ...], ends: tuple[int, ...], device: torch.device
-) -> tuple[list[tuple[Tensor, Tensor]], list[int]]:
-    """Return, for each launch, its blocks (N, FIELDS) with the group of each (N), and the number of blocks before it.
+def _plan(sizes: tuple[int, ...], ends: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the blocks (N, FIELDS), and the group of each (N).
 
-    It is made in the first step of its kind, which is not captured.
+    They are made in the first step of their kind, which is not captured.
     """
-    tables, before, column = list[tuple[Tensor, Tensor]](), [0], 0
-    for first in range(0, len(sizes), MOST_GRADIENTS):
-        blocks, groups = list[tuple[int, ...]](), list[int]()
-        for number, size in enumerate(sizes[first : first + MOST_GRADIENTS]):
-            within = 0
-            while within < size:
-                group = sum(column + within >= end for end in ends)
-                if group == len(ends):  # columns after the last group do not change
-                    break
-                stop = min(within + BLOCK, size, ends[group] - column)
-                blocks.append((number, within, stop, size, column + within))
-                groups.append(group)
-                within = stop
-            column += size
-        tables.append(tuple(torch.tensor(each, dtype=torch.int32, device=device) for each in (blocks, groups)))
-        before.append(before[-1] + len(blocks))
-    return tables, before
+    blocks, groups, column = list[tuple[int, ...]](), list[int](), 0
+    for number, size in enumerate(sizes):
+        within = 0
+        while within < size:
+            group = sum(column + within >= end for end in ends)
+            if group == len(ends):  # columns after the last group do not change
+                break
+            stop = min(within + BLOCK, size, ends[group] - column)
+            blocks.append((number, within, stop, size, column + within))
+            groups.append(group)
+            within = stop
+        column += size
+    return torch.tensor(blocks, dtype=torch.int32, device=device), torch.tensor(groups, device=device)
 
 
 def update(
@@ -162,28 +164,26 @@ def update(
 ) -> Tensor:
     """Do one step of all models in place, with at most three groups, and return the norms (S,) of the gradients."""
     models, columns = parameters.shape
+    end, groups = len(gradients), rates.shape[1]
     dense = [gradient.contiguous() for gradient in gradients]
     sizes = tuple(gradient[0].numel() for gradient in dense)
     aligned = all(number % 4 == 0 for number in (columns, *sizes, *ends))
     aligned = aligned and all(gradient.data_ptr() % 16 == 0 for gradient in dense)
-    tables, before = _plan(sizes, ends, parameters.device)
-    launches = [
-        (tuple(dense[number * MOST_GRADIENTS : (number + 1) * MOST_GRADIENTS]), *table)
-        for number, table in enumerate(tables)
-    ]
-    groups, options = rates.shape[1], {"ALIGNED": aligned, "BLOCK": BLOCK, "num_warps": WARPS}
-    partials, norms = parameters.new_empty(models, before[-1]), parameters.new_empty(models)
+    options = {"ALIGNED": aligned, "BLOCK": BLOCK, "num_warps": WARPS}
+    plan, group_of = _plan(sizes, ends, parameters.device)
+    table = torch.empty(end, dtype=torch.int64, device=parameters.device)
+    for start in range(0, end, MOST_GRADIENTS):
+        _addresses_kernel[(1,)](tuple(dense[start : start + MOST_GRADIENTS]), table[start:], num_warps=1)
+    partials, norms = parameters.new_empty(models, len(plan)), parameters.new_empty(models)
     scales = parameters.new_empty(models, groups, 5)
-    for (parts, table, group), passed in zip(launches, before, strict=False):
-        _squares_kernel[(len(table), models)](
-            parts, table, group, counts, partials, passed, before[-1], counts.stride(0), SOME_REST=some_rest, **options
-        )
+    _squares_kernel[(len(plan), models)](
+        table, plan, group_of, counts, partials, counts.stride(0), SOME_REST=some_rest, **options
+    )
     _scales_kernel[(models,)](
-        partials, norms, scales, rates, counts, before[-1], rates.stride(0), counts.stride(0), weight_decay, clip,
+        partials, norms, scales, rates, counts, len(plan), rates.stride(0), counts.stride(0), weight_decay, clip,
         LOG_FIRST=log(max(betas[0], 1e-300)), LOG_SECOND=log(max(betas[1], 1e-300)), GROUPS=groups, BLOCK=256,
     )  # fmt: skip
-    for parts, table, group in launches:
-        _adamw_update_kernel[(len(table), models)](
-            parameters, parts, first, second, table, group, scales, columns, *betas, epsilon, GROUPS=groups, **options
-        )
+    _adamw_update_kernel[(len(plan), models)](
+        parameters, table, first, second, plan, group_of, scales, columns, *betas, epsilon, GROUPS=groups, **options
+    )
     return norms

@@ -73,10 +73,11 @@ def _norm_backward_kernel(
         if HAS_PAST:
             d_inputs += d_past
         tl.store(d_x + places, d_inputs, real)
-    # Two rows per program, those of weight and bias, summed afterwards in a fixed order.
-    parts += (model * tl.num_programs(0) + part) * 2 * D + columns
-    tl.store(parts, tl.sum(d_scale, 0), columns < D)
-    tl.store(parts + D, tl.sum(d_shift, 0), columns < D)
+    # A row for the weight and one for the bias, summed afterwards in a fixed order.
+    row = model * tl.num_programs(0) + part
+    tl.store(parts + row * D + columns, tl.sum(d_scale, 0), columns < D)
+    row += tl.num_programs(1) * tl.num_programs(0)
+    tl.store(parts + row * D + columns, tl.sum(d_shift, 0), columns < D)
 
 
 def _tiling(width: int, elements: int = 2048) -> dict[str, int]:
@@ -112,12 +113,12 @@ def backward(
     weight, _ = _alike(weight, weight)
     tiles = _tiles(models * triton.cdiv(rows, settings["ROWS"]))
     programs = triton.cdiv(rows, settings["ROWS"] * tiles)
-    parts = x.new_empty(models, programs, 2, width)
+    parts = x.new_empty(2, models, programs, width)
     _norm_backward_kernel[(programs, models)](
         x, weight, d_y, past, d_x, parts, rows, weight.stride(0), epsilon, TILES=tiles, HAS_PAST=past is not None,
         **settings,
     )  # fmt: skip
-    d_weight, d_bias = parts.sum(1).unbind(1)
+    d_weight, d_bias = parts.sum(2)
     return d_x, d_weight, d_bias
 
 
