@@ -189,11 +189,16 @@ def show_study(title: str, plan: Plan, folder: Path, *, device: str | None, work
         )
         return
     left = [(unfinished(stage, folder, stops), stops) for stage, stops in stages]
-    _show_time(console, Estimator(chosen, workers or usable_cores()), left, folder)
+    several_at_once = chosen.type == "cuda" and workers != 1
+    _show_time(console, Estimator(chosen, workers or usable_cores()), left, folder, several_at_once)
 
 
 def _show_time(
-    console: Console, estimator: Estimator, stages: Sequence[tuple[Mapping[str, RunConfig], Stops]], folder: Path
+    console: Console,
+    estimator: Estimator,
+    stages: Sequence[tuple[Mapping[str, RunConfig], Stops]],
+    folder: Path,
+    several_at_once: bool = False,
 ) -> None:
     with console.status("Measuring"):
         seconds = sum(estimator.seconds(stage, folder, stops) for stage, stops in stages if stage)
@@ -201,7 +206,7 @@ def _show_time(
     if estimator.device.type == "cpu" and estimator.workers is not None:
         where = f"in {estimator.workers} processes"
         seconds += START_FIRST_WORKER if seconds else 0.0
-    elif estimator.workers is not None:
-        where += ", one stack after the other (a study trains several at once, which is faster)"
+    elif several_at_once:
+        where += ", one stack after the other (several are trained at once, which is faster)"
     time = f"about {format_duration(seconds)} {where}, estimated from a few steps" if seconds else "none"
     say(console, f"Time: {time}. Nothing was trained or written.")
