@@ -60,7 +60,7 @@ def disturbed(paper: RunConfig) -> RunConfig:
 def test_a_stacked_seed_follows_its_standalone_run_in_float32(paper):
     configs = different_runs(paper)
     with precision("float32"):
-        stack, alone = Trainer(configs, GPU), [Trainer([config], GPU) for config in configs]
+        stack, alone = Trainer(configs, GPU), [Trainer([config], GPU, stacked=False) for config in configs]
         for _ in range(99):
             assert stack.advance() == [i for i, trainer in enumerate(alone) if trainer.advance()]
         stack.read_means()
@@ -108,7 +108,7 @@ def test_no_two_gradients_share_memory(paper, mode, noise):
     """They are clipped in place, all of them at once: what two of them share would be scaled twice, or not."""
     config = replace(paper, delay=None, training=replace(paper.training, state_noise=noise))
     with precision(mode):
-        trainer = Trainer([config], GPU, capture=False)
+        trainer = Trainer([config], GPU, stacked=False, capture=False)
         trainer.advance()
         gradients = [p.grad for p in trainer.backend.template.parameters() if p.grad is not None]
     spans = sorted((g.data_ptr(), g.data_ptr() + 4 * g.numel()) for g in gradients)

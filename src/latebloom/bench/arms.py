@@ -35,8 +35,8 @@ def _fix_length(trainer: Trainer, config: RunConfig, length: int) -> Advance:
 
 
 def single(config: RunConfig, length: int, device: torch.device, *, capture: bool) -> Advance:
-    """Return the step of one run, eager or captured in a CUDA graph."""
-    return _fix_length(Trainer([config], device, capture=capture), config, length)
+    """Return the step of one run: captured in a CUDA graph as in a study, or eager with the ordinary module."""
+    return _fix_length(Trainer([config], device, stacked=None if capture else False, capture=capture), config, length)
 
 
 def stacked(config: RunConfig, length: int, device: torch.device, runs: int) -> Advance:
@@ -51,7 +51,7 @@ def textbook(config: RunConfig, length: int, device: torch.device) -> Advance:
 
 
 def textbook_trainer(config: RunConfig, device: torch.device) -> Trainer:
-    trainer = Trainer([config], device, capture=False)
+    trainer = Trainer([config], device, stacked=False, capture=False)
     for part in list(trainer.backend.template.modules()):
         if isinstance(part, Residual) and isinstance(part.body, LSTMLayer):
             part.body = TextbookLSTM(part.body.cell)

@@ -69,6 +69,10 @@ class Backend(ABC):
     def model(self, index: int) -> SequenceModel:
         """Return one of the models."""
 
+    def parameters_of(self, index: int) -> dict[str, Tensor]:
+        """Return the parameters of one of the models by name."""
+        return self.parameters
+
     @abstractmethod
     def tensors(self) -> Tensors:
         """Return the tensors of a checkpoint, by file and by name."""

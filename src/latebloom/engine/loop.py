@@ -141,7 +141,7 @@ def _train(
         if device.type == "cpu":
             opened.enter_context(keep_freed_memory())
         stop_requested = opened.enter_context(stop_requests())
-        trainer = Trainer(configs, device, stacked=list(journals) != [""])
+        trainer = Trainer(configs, device, stacked=None if list(journals) == [""] else True)
         return _Loop(trainer, journals, checkpoints, hashes, stop_requested, stop, times).finish()
 
 
@@ -188,7 +188,7 @@ class _Loop:
             configs, backend = [journal.config for journal in self.journals], self.trainer.backend
             was_extended = not self.is_stack and len(self.hashes) > len(configs[0].hashes)
             check_state(state, configs, was_extended)
-            check_optimizer(tensors, backend.parameters, backend.attention_names, state)
+            check_optimizer(tensors, backend.parameters_of(0), backend.attention_names, state)
             self.trainer.load(tensors, state["trainer"])
             self.started -= state["seconds"]
             self.is_marked = state.get(PAUSED, False)
@@ -207,7 +207,7 @@ class _Loop:
             )
         backend = self.trainer.backend
         found = [
-            load_part(folder, journal.config, {name: each[index] for name, each in backend.parameters.items()}, backend)
+            load_part(folder, journal.config, backend.parameters_of(index), backend)
             for index, (journal, folder) in enumerate(zip(self.journals, folders, strict=True))
         ]
         with fitting(folders[0].checkpoints):

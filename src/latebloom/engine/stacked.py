@@ -80,6 +80,9 @@ class Stacked(Backend):
         single.load_state_dict({name: value[index].detach().cpu() for name, value in self.parameters.items()})
         return single
 
+    def parameters_of(self, index: int) -> dict[str, Tensor]:
+        return {name: each[index] for name, each in self.parameters.items()}
+
     def tensors(self) -> Tensors:
         return {"stack": {"parameters": self.flat, "first": self.first, "second": self.second}}
 
