@@ -1,15 +1,20 @@
 """One run on a GPU is a stack of one, whose checkpoints and results are those of a run that is trained alone."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import pytest
 import torch
 
-from latebloom import run
+from latebloom import TrainedRun, run
 from latebloom.engine import trainer as trainers
 from latebloom.engine.stacked import Stacked
-from latebloom.engine.trainer import Trainer, is_faster_stacked
+from latebloom.engine.stacks import is_faster_stacked
+from latebloom.engine.trainer import Trainer
 from latebloom.errors import InterruptedRun
+from latebloom.layers.min_gru import MinGRU, MinGRULayer
+from latebloom.layers.recurrence import Recurrence
+from latebloom.layers.stacking import Stacking
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -21,13 +26,7 @@ def stacked(monkeypatch):
 
 
 def weights(folder):
-    return run_model(folder).state_dict()
-
-
-def run_model(folder):
-    from latebloom import TrainedRun
-
-    return TrainedRun.load(folder).model
+    return TrainedRun.load(folder).model.state_dict()
 
 
 def interrupted(config, folder, step: int) -> None:
@@ -43,6 +42,20 @@ def test_only_what_has_stacks_and_is_narrow_is_one_on_a_gpu(tiny):
     assert is_faster_stacked(tiny, GPU)
     assert not is_faster_stacked(tiny, CPU)
     assert not is_faster_stacked(replace(tiny, model=replace(tiny.model, width=128)), GPU)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(Recurrence):
+        stacking: ClassVar[Stacking] = "vmap"
+
+        name: Literal["mine"] = "mine"
+
+        def build(self, width: int) -> MinGRULayer:
+            return MinGRU().build(width)
+
+        def state_size(self, width: int) -> int:
+            return width
+
+    assert not is_faster_stacked(replace(tiny, model=replace(tiny.model, recurrence=Mine())), GPU)
 
 
 @pytest.mark.parametrize("step", [9, 18])  # before and after the switch: attention has no state before it

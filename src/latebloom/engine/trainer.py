@@ -29,7 +29,7 @@ from latebloom.engine.record import record_
 from latebloom.engine.run_state import RunState
 from latebloom.engine.schedule import rate_of_step
 from latebloom.engine.stacked import Stacked
-from latebloom.engine.stacks import stack_key
+from latebloom.engine.stacks import is_faster_stacked, stack_key
 from latebloom.errors import ConfigError
 from latebloom.evaluation.accuracy import Count, count_correct, evaluating
 from latebloom.models.block import residual_parts
@@ -41,10 +41,6 @@ CHECK_SEQUENCES = 256
 """The number of held-out sequences of a check during training."""
 
 T = TypeVar("T")
-
-
-WIDEST = 64
-"""The widest model for which a stack of one was compared with the ordinary module, which uses cuDNN's LSTM."""
 
 
 @dataclass(frozen=True)
@@ -377,16 +373,6 @@ class Trainer:
             passed = [tensors["passed"] for tensors, _ in parts]
             self._passing.load({name: torch.cat([each[name] for each in passed]) for name in passed[0]})
         self._load_rest(sums, step, [state["runs"][0] for _, state in parts])
-
-
-def is_faster_stacked(config: RunConfig, device: torch.device) -> bool:
-    """Return whether one run is trained as a stack of one.
-
-    On a GPU the kernels of stacks have fewer launches, of which the time of a small step consists. The checkpoints are
-    those of a run that is trained alone.
-    """
-    can_be_stacked = config.model.can_be_stacked and config.task.stacking != "none"
-    return device.type == "cuda" and can_be_stacked and config.model.width <= WIDEST
 
 
 def _common(values: Sequence[T]) -> T | None:
