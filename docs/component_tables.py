@@ -7,8 +7,10 @@ from typing import Any
 from performance_tables import read
 from values import ROOT, at, evaluations, made, table
 
-from latebloom.evaluation.result import HOLDS_AT
+from latebloom.evaluation.result import HOLDS_AT, Evaluation
 from latebloom.studies.capability import MULTIPLES, PREDICTED, TASKS
+from latebloom.studies.capability_longer import CHOSEN, DEEPER, GROWING, ONE_HEAD
+from latebloom.studies.capability_longer import MULTIPLES as LONGER_MULTIPLES
 
 RECURRENCES: dict[str, Any] = read("bench-recurrences-cpu")
 RECURRENCES_GPU: dict[str, Any] = read("bench-recurrences-h200")
@@ -87,3 +89,36 @@ def disagreements() -> str:
         return "not measured"
     cells = [f"{name} on {task}" for name in PREDICTED for task in TASKS if _cell(name, task).startswith("**")]
     return "; ".join(cells) or "none"
+
+
+def longer(task: str, arm: str) -> list[Evaluation]:
+    """Return the evaluations of an arm of the study `capability_longer`."""
+    return list(evaluations(f"capability_longer:{task}/{arm}").values())
+
+
+def longer_mean(task: str, arm: str, multiple: float = 1) -> str:
+    """Return the mean accuracy of an arm of that study as text."""
+    return f"{fmean(at(run, multiple) for run in longer(task, arm)):.0%}"
+
+
+def longer_held(task: str, arm: str) -> int:
+    """Return how many seeds of an arm of that study hold at four times the training length."""
+    return sum(at(run, 4) >= HOLDS_AT for run in longer(task, arm))
+
+
+def longer_supported() -> str:
+    """Say in how many cells the hypothesis of that study is supported."""
+    supported = [cell for cell in CHOSEN if longer_held(cell[0], f"{cell[1]}: {GROWING}") > 0]
+    return f"{len(supported)} of {len(CHOSEN)}"
+
+
+def capability_longer() -> str:
+    """Return what more training found in the cells that disagree: mean accuracy by length, and the seeds that hold."""
+    rows = []
+    for task, name in CHOSEN:
+        for easier in (GROWING, DEEPER, *([ONE_HEAD] if name == "m2rnn" else [])):
+            arm = f"{name}: {easier}"
+            means = "|".join(longer_mean(task, arm, multiple).rstrip("%") for multiple in LONGER_MULTIPLES)
+            rows.append(f"{name}|{task}|{easier}|{means}|{longer_held(task, arm)}")
+    lengths = "|".join(f"{multiple:g}x" for multiple in LONGER_MULTIPLES)
+    return table(f"recurrence|task|what is easier|{lengths}|seeds at 4x", rows)

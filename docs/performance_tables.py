@@ -38,7 +38,9 @@ GPU, BF16, CPU, CPU_BEFORE = map(read, ("bench-h200", "bench-h200-bf16", "bench-
 
 PEERS = read("bench-h200-peers")
 KERNELS = read("bench-kernels-h200")
-PROCESSES = [read(name) for name in ("bench-processes-h200", "bench-processes-mps-h200")]
+EARLIER = read("bench-h200-earlier")
+CAPABILITY: dict[str, float] = json.loads((ROOT / "results" / "capability-times.json").read_text())
+"""The seconds of the study `capability` by part, of all 14 processes together."""
 ROUNDS = read("tuning-rounds")
 SCALE = read("scale")
 TORTURE = json.loads((ROOT / "results" / "torture.json").read_text())
@@ -103,14 +105,15 @@ def kernels(most: int = 20) -> str:
     return table("kernel|launches|ms|MB|share of the bandwidth", rows)
 
 
-def processes() -> str:
-    """Return the time of small stacks in several processes, without and with MPS."""
-    alone = PROCESSES[0]["seconds"]["1"]
-    rows = [
-        "|".join([count, *(f"{one['seconds'][count]:.1f} ({alone / one['seconds'][count]:.1f})" for one in PROCESSES)])
-        for count in PROCESSES[0]["seconds"]
-    ]
-    return table("processes|seconds, without MPS|with MPS", rows)
+def kernel_totals() -> str:
+    """Say how much all kernels of a step move, in how long, and how many they are."""
+    found = KERNELS["kernels"]
+    moved, seconds = sum(one["read"] + one["written"] for one in found), sum(one["seconds"] for one in found)
+    launches, copy = sum(one["launches"] for one in found), KERNELS["copy_bytes_per_second"]
+    return (
+        f"{launches} kernels move {moved / 1e9:.1f} GB in {1e3 * seconds:.1f} ms; a large copy would take "
+        f"{1e3 * moved / copy:.1f} ms, at {copy / 1e12:.1f} TB/s"
+    )
 
 
 def _arms(report: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +126,7 @@ def growth() -> str:
         "{peak_memory_mb:,.0f}"
     )
     head = "runs|width|tokens|step, ms|steps per second, all runs|share of the product peak|peak memory, MB"
-    return table(head, (row.format(**one) for one in GPU["growth"]))
+    return table(head, (row.format(**one) for one in EARLIER["growth"]))
 
 
 def hundred_seeds() -> str:
@@ -149,7 +152,7 @@ def precision() -> str:
 
 
 def bf16() -> str:
-    each = [{name: arm["step_ms"]["minimum"] for name, arm in _arms(report).items()} for report in (GPU, BF16)]
+    each = [{name: arm["step_ms"]["minimum"] for name, arm in _arms(report).items()} for report in (EARLIER, BF16)]
     rows = (f"{arm}|{each[0][arm]:.2f}|{each[1][arm]:.2f}" for arm in BF16_ARMS)
     return table("milliseconds|tf32|bf16", rows)
 

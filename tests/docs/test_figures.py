@@ -41,7 +41,7 @@ MISTAKES = [
     ("README.md", "| 84.8% [", "| 94.8% [", "accuracies("),
     ("docs/results/README.md", "-->44<!--", "-->54<!--", 'points("paper/dat", "paper/joint", 16) is 44'),
     ("docs/results/holding.md", "**-62.0 [", "**-12.0 [", 'effects("holding") is'),
-    ("docs/performance.md", "| 11,380 (", "| 12,380 (", "gpu_targets() is"),
+    ("docs/performance.md", "| 14,165 (", "| 12,380 (", "gpu_targets() is"),
     ("docs/results/timing.md", "On the sum alone", "On the sum, with 97% right,", "97% stands outside a mark"),
     (
         "README.md",

@@ -178,6 +178,22 @@ def test_two_reflections_a_token_count_modulo_any_number():
     assert torch.equal(counted.round().long() % modulus, digits.cumsum(0) % modulus)
 
 
+def test_one_reflection_a_token_counts_if_it_knows_whether_the_token_is_odd():
+    """Which a layer before it can track. The state's angle is the sum, with the sign of the token's number."""
+    modulus, tokens = 10, 10_000
+    digits = torch.randint(modulus, (tokens,), generator=torch.Generator().manual_seed(0))
+    signs = 1.0 - 2.0 * (torch.arange(1, tokens + 1) % 2)
+    halves = (signs * torch.pi * digits / modulus).double()
+    k = torch.stack([halves.sin(), -halves.cos()], dim=-1)
+    start = torch.tensor([[1.0], [0.0]]).double()
+    beta, nothing = torch.full((tokens,), 2.0).double(), torch.zeros(tokens, 1).double()
+    x, y = (
+        delta_rule(axis.expand(tokens, 2), k, nothing, beta, None, start)[0][:, 0] for axis in torch.eye(2).double()
+    )
+    counted = signs * torch.atan2(y, x) * modulus / (2 * torch.pi)
+    assert torch.equal(counted.round().long() % modulus, digits.cumsum(0) % modulus)
+
+
 @pytest.mark.parametrize("settings", LAYERS, ids=lambda one: one.name)
 def test_every_layer_passes_the_checks(settings):
     findings = list(check_component(settings))

@@ -1,5 +1,7 @@
 """The nonlinear and diagonal recurrences compute what their references say, quickly or token by token."""
 
+from itertools import combinations, product
+
 import pytest
 import torch
 from torch import nn
@@ -153,6 +155,29 @@ def test_the_m2rnn_computes_the_published_equations():
                 q, k, v, f, noise_of_head = (part[b, :, h] for part in (*parts, each))
                 expected = m2rnn_as_published(q, k, v, f, weight[h], noise_of_head)
                 torch.testing.assert_close([outputs[b, :, h] for outputs in found], [expected] * 2)
+
+
+def test_fifty_units_of_an_m2rnn_that_see_each_other_track_swaps_of_five_points():
+    """Unit (p, s) says that a point was at p before the swap s: there are five places and ten swaps. Each row of the
+    state follows one point."""
+    swaps, tokens, gain = list(combinations(range(5), 2)), 1_000, 20.0
+    units = list(product(range(5), range(10)))
+    after = [{a: b, b: a}.get(place, place) for place, s in units for a, b in [swaps[s]]]
+    weight = torch.tensor([[gain / 2 * (end == place) for place, _ in units] for end in after])
+    seen = torch.tensor([[gain * (5.0 + (s == token) - 1.5) for _, s in units] for token in range(10)])
+    drawn = torch.randint(10, (tokens,), generator=torch.Generator().manual_seed(0))
+    state = torch.tensor([[1.0 if u == after.index(point) else -1.0 for u in range(50)] for point in range(5)])
+    query = torch.eye(5)[:, None, None].expand(5, tokens, 1, 5)
+    key, value = torch.ones(5, tokens, 1, 5), seen[drawn][None, :, None].expand(5, tokens, 1, 50)
+    forget, start = torch.zeros(5, tokens, 1), state.expand(5, 1, 5, 50)
+    read, _ = m2rnn(query, key, value, forget, weight[None], start, None)
+    found = torch.tensor(after)[read[:, :, 0].argmax(-1)]
+    places, expected = list(range(5)), []
+    for token in drawn.tolist():
+        a, b = swaps[token]
+        places = [{a: b, b: a}.get(place, place) for place in places]
+        expected.append(places)
+    assert torch.equal(found.T, torch.tensor(expected))
 
 
 @pytest.mark.parametrize("noisy", [False, True])

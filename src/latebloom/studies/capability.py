@@ -4,11 +4,9 @@
 implementation is checked first, because a wrong one looks like a limit.
 
 Cost at scale `paper`: 2,100 runs in 200 stacks, 6.9 million seed-steps. A stack is the runs of one task, recurrence and
-initialization; it has 9 to 18 runs, which are too few to fill a GPU, so its steps take as long as their launches. The
-estimate for an H200 is at most 25 minutes: 14 for 660,000 steps of about 590 launches each (counted before the linear
-recurrences had kernels of their own), at 2 microseconds for a launch in a CUDA graph, and 11 to capture 24 lengths and
-to test. So more seeds and rates are almost free, and more steps and initializations are not. Easier tasks therefore
-have fewer steps.
+initialization; it has 9 to 18 runs, which are too few to fill a GPU, so its 660,000 steps take as long as their
+launches. On an H200 with 14 processes and MPS (docs/performance.md) this takes about 7 minutes. So more seeds and rates
+are almost free, and more steps and initializations are not. Easier tasks therefore have fewer steps.
 
 Scale `small` has two of the tasks, with fewer steps for S3, and three seeds; its tuning stops the worse settings early.
 """
