@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from latebloom.layers.min_gru.operation import scan
+from latebloom.layers.min_gru.operation import min_gru
 from latebloom.layers.mlp import Linear
 from latebloom.layers.recurrence import Recurrence, RecurrentLayer
 from latebloom.layers.stacking import Stacking
@@ -49,13 +49,5 @@ class MinGRULayer(RecurrentLayer):
 
     def forward(self, x: Tensor, state: Tensor | None = None, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(B, T, D) -> (B, T, D), and the hidden state (B, D), to which noise is added."""
-        candidate, update = self.candidate_update(x).chunk(2, dim=-1)
-        if self.positive:
-            candidate = torch.where(candidate >= 0, candidate + 0.5, candidate.sigmoid())
-        added = update.sigmoid() * candidate
-        if noise is not None:
-            added = added + noise
-        if state is None:
-            state = x.new_zeros(x.shape[0], x.shape[2])
-        outputs = scan((-update).sigmoid(), added, state)
+        outputs = min_gru(self.candidate_update(x), state, noise, self.positive)
         return outputs, outputs[:, -1]

@@ -1,6 +1,8 @@
-"""A diagonal linear recurrence, h_t = a_t h_(t-1) + b_t: the reference loop, and a scan that is parallel over time.
+"""The minGRU as an operation: by a scan that is parallel over time, and the fused kernel.
 
-Shapes: B sequences, T tokens, D width.
+The scan computes a diagonal linear recurrence, h_t = a_t h_(t-1) + b_t.
+
+Shapes: S stacked models, B sequences, T tokens, D width.
 """
 
 from typing import Any
@@ -9,7 +11,63 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from latebloom.layers.precision import is_float32_on_gpu
 from latebloom.layers.stacking import stackable
+
+
+def min_gru(projected: Tensor, state: Tensor | None, noise: Tensor | None, positive: bool) -> Tensor:
+    """Return the hidden states (B, T, D) of a minGRU, to which noise (B, T, D) is added.
+
+    `projected` (B, T, 2D) holds the candidate and the update gate before their activation. A state (B, D) of None is
+    zero.
+    """
+    compute = _fused if uses_fused_kernel(projected) else _by_scan
+    return compute(projected, state, noise, positive)
+
+
+def uses_fused_kernel(x: Tensor) -> bool:
+    """Return whether the fused kernel supports this input: float32 on a GPU."""
+    return is_float32_on_gpu(x)
+
+
+def _by_scan(projected: Tensor, state: Tensor | None, noise: Tensor | None, positive: bool) -> Tensor:
+    candidate, update = projected.chunk(2, dim=-1)
+    if positive:
+        candidate = torch.where(candidate >= 0, candidate + 0.5, candidate.sigmoid())
+    added = update.sigmoid() * candidate
+    if noise is not None:
+        added = added + noise
+    if state is None:
+        state = added.new_zeros(added.shape[0], added.shape[2])
+    return scan((-update).sigmoid(), added, state)
+
+
+class _Fused(torch.autograd.Function):
+    """Keeps nothing for the gradient but what it is given and what it returns."""
+
+    @staticmethod
+    def forward(ctx: Any, projected: Tensor, state: Tensor | None, noise: Tensor | None, positive: bool) -> Tensor:
+        from latebloom.layers.min_gru import min_gru_triton
+
+        projected = projected.contiguous()
+        state, noise = (None if part is None else part.contiguous() for part in (state, noise))
+        outputs = min_gru_triton.forward(projected, state, noise, positive)
+        ctx.save_for_backward(projected, state, outputs)
+        ctx.positive = positive
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        from latebloom.layers.min_gru import min_gru_triton
+
+        projected, state, outputs = ctx.saved_tensors
+        d_inputs = min_gru_triton.backward(
+            projected, state, outputs, grads[0].contiguous(), ctx.positive, ctx.needs_input_grad[2]
+        )
+        return *d_inputs, None
+
+
+_fused = stackable(_Fused.apply, _Fused.apply)  # all sequences are alike, whichever model they are of
 
 
 def scan_loop(decay: Tensor, added: Tensor, state: Tensor) -> Tensor:
