@@ -235,7 +235,7 @@ class OtherRun(ABC):
 
     kind: ClassVar[str]
     preload: ClassVar[tuple[str, ...]] = ()
-    """Modules that take long to import, which worker processes on a CPU import once for all runs."""
+    """Modules that take long to import, which the server that worker processes are forked from imports once."""
     members: ClassVar[dict[str, type["OtherRun"]]] = {}
 
     def __init_subclass__(cls) -> None:

@@ -155,6 +155,7 @@ def test_small_stacks_are_timed_in_one_process_and_in_several(monkeypatch):
     monkeypatch.setattr(processes, "RECURRENCES", ("min_gru", "gru"))
     monkeypatch.setattr(processes, "RUNS", 1)
     monkeypatch.setattr(processes, "COUNTS", (1, 2))
+    monkeypatch.setattr(processes, "has_mps", lambda: False)
     report = processes.bench_processes(CPU, steps=10, tell=lambda what: None)
     assert (report["stacks"], report["runs"], report["steps"], report["mps"]) == (2, 1, 10, False)
     assert report["seconds"].keys() == {"1", "2"}

@@ -63,7 +63,10 @@ def test_an_interrupted_stack_of_one_goes_on_bit_for_bit(tiny, tmp_path, stacked
     assert isinstance(Trainer([tiny], CPU).backend, Stacked)
     whole = run(tiny, tmp_path / "whole", device="cpu")
     interrupted(tiny, tmp_path / "half", step)
-    assert run(tiny, tmp_path / "half", device="cpu").evaluation == whole.evaluation
+    seen: list[int] = []
+    again = run(tiny, tmp_path / "half", device="cpu", observe=lambda progress: seen.append(progress.step))
+    assert again.evaluation == whole.evaluation
+    assert seen[0] >= 5  # it went on from a checkpoint
     one, other = weights(tmp_path / "whole"), weights(tmp_path / "half")
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -77,7 +80,9 @@ def test_either_form_goes_on_from_the_checkpoint_of_the_other(tiny, tmp_path, mo
         if number == 0:
             interrupted(tiny, tmp_path / "half", step)
         else:
-            run(tiny, tmp_path / "half", device="cpu")
+            seen: list[int] = []
+            run(tiny, tmp_path / "half", device="cpu", observe=lambda progress, seen=seen: seen.append(progress.step))
+            assert seen[0] >= 5
     one, other = weights(tmp_path / "whole"), weights(tmp_path / "half")
     # Not a key's bias, which has no effect, so that its gradient is rounding alone.
     for name in (name for name in one if "queries_keys" not in name):

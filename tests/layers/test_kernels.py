@@ -24,6 +24,7 @@ from latebloom.layers.slstm.operation import fused_slstm
 
 pytest.importorskip("triton")
 from latebloom.layers.lstm import lstm_triton
+from latebloom.layers.mlp import mlp_triton
 from latebloom.layers.norm import norm_triton
 
 
@@ -327,11 +328,13 @@ def test_the_fused_linear_map(device, models, rows, inputs, outputs):
     check(lambda *inputs: (linear._FusedLinear.apply(*inputs),), plain, [x, *weights])
 
 
-# 300 rows: more tiles than programs in the backward pass. 65 rows: programs without a row.
+# With few programs each takes several tiles of rows: 300 rows are 5 tiles, in 1, 2 or 5 parts.
+@pytest.mark.parametrize("programs", [2, 4, 132])
 @pytest.mark.parametrize(
     ("models", "rows", "width", "hidden"), [(2, 70, 16, 64), (2, 300, 24, 128), (1, 65, 64, 256), (3, 280, 20, 64)]
 )
-def test_the_fused_mlp(device, models, rows, width, hidden):
+def test_the_fused_mlp(device, monkeypatch, models, rows, width, hidden, programs):
+    monkeypatch.setattr(mlp_triton, "PROGRAMS", programs)
     x = torch.randn(models, rows, width, device=device)
     weights = rows_of_parameters(device, models, (hidden, width), (hidden,), (width, hidden), (width,))
 

@@ -332,11 +332,11 @@ def test_a_worker_that_is_killed_is_started_again_and_goes_on(tiny, tmp_path):
     assert len(resumed) == 1
 
 
-def _die(order, folder, words):
+def _die(order, folder, device, words):
     os._exit(9)
 
 
-def _die_in_a_word(order, folder, words):
+def _die_in_a_word(order, folder, device, words):
     os.write(words.fileno(), struct.pack("!i", 1000) + b"a thousand bytes were promised")
     os.kill(os.getpid(), signal.SIGKILL)
 

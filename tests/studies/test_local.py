@@ -10,14 +10,19 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE
+from typing import Any
 
 import pytest
 import torch
 from processes import descendants, living
 
 from latebloom import run
+from latebloom.engine import loop
+from latebloom.engine.loop import run_stacked
+from latebloom.engine.memory import fits_clearly
 from latebloom.engine.outcome import Progress, TrainedRun
-from latebloom.studies import sockets
+from latebloom.errors import InterruptedRun
+from latebloom.studies import local, sockets
 from latebloom.studies.local import train_all, train_in_processes
 from latebloom.studies.stacks import run_in_stacks
 
@@ -42,10 +47,10 @@ def test_stacks_in_processes_are_the_stacks_of_one_process(tiny, tmp_path):
     }
     waves: list[int] = []
 
-    def train_at_once(stacks):
+    def train_at_once(stacks, number):
         waves.extend(map(len, stacks))
         return train_in_processes(
-            stacks, tmp_path / "at once", CPU, 2, lambda name, seen: steps.__setitem__(name, seen.step)
+            stacks, tmp_path / "at once", CPU, number, lambda name, seen: steps.__setitem__(name, seen.step)
         )
 
     steps: dict[str, int] = {}
@@ -59,13 +64,61 @@ def test_stacks_in_processes_are_the_stacks_of_one_process(tiny, tmp_path):
         assert all(torch.equal(one[key], other[key]) for key in one)
 
 
-def test_processes_on_one_gpu_share_its_memory(tiny, tmp_path):
-    """Each of three processes gets a third of the runs that fit."""
-    configs = {f"seed-{seed}": replace(tiny, seed=seed) for seed in range(6)}
-    waves: list[int] = []
-    where = {"fit": lambda config, device: 7, "observe": lambda name, seen: None, "at_once": 3}
-    run_in_stacks(configs, tmp_path, CPU, **where, train_at_once=lambda found: waves.extend(map(len, found)) or {})
-    assert waves == [2, 2, 2]
+@pytest.mark.parametrize(("fit", "number"), [(7, 3), (6, 3), (4, 2), (3, 1), (1, 1)])
+def test_as_many_stacks_are_trained_at_once_as_fit_into_the_memory(tiny, tmp_path, fit, number):
+    """Three shapes of two runs. Those of which one fits alone, or of which no two fit, are trained in this process."""
+    shapes = {width: replace(tiny, model=replace(tiny.model, width=width)) for width in (8, 16, 24)}
+    configs = {f"{width}-{seed}": replace(one, seed=seed) for width, one in shapes.items() for seed in (0, 1)}
+    found: list[tuple[int, int]] = []
+
+    def train_at_once(waves, number):
+        found.append((len(waves), number))
+        return {}
+
+    where = {"fit": lambda config, device: fit, "observe": lambda name, seen: None, "at_once": 3}
+    assert run_in_stacks(configs, tmp_path, CPU, **where, train_at_once=train_at_once) == {}
+    assert found == ([(3, number)] if number > 1 else [])
+    assert len(list(tmp_path.glob("*/result.json"))) == (0 if number > 1 else 6)
+
+
+def test_an_interrupted_stack_takes_its_share_of_the_memory(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    large = {f"large-{seed}": replace(tiny, seed=seed) for seed in range(5)}
+    wide = replace(tiny, model=replace(tiny.model, width=16))
+
+    def stop(name, progress):
+        if progress.step >= 9:
+            raise InterruptedRun("stopped by the test")
+
+    with pytest.raises(InterruptedRun):
+        run_stacked(large, tmp_path, CPU, observe=stop)
+    found: list[int] = []
+
+    def train_at_once(waves, number):
+        found.append(number)
+        return {}
+
+    small = {f"small-{seed}": replace(wide, seed=seed) for seed in range(2)}
+    where = {"observe": lambda name, seen: None, "at_once": 4, "train_at_once": train_at_once}
+    run_in_stacks(large | small, tmp_path, CPU, **where, fit=lambda config, device: 7)
+    assert found == [2]
+
+
+@pytest.mark.parametrize(("workers", "expected"), [(None, 4), (2, 2), (1, 1)])
+def test_on_a_gpu_four_stacks_are_trained_at_once_or_as_many_as_asked(tiny, tmp_path, monkeypatch, workers, expected):
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(local, "choose_device", lambda device: torch.device("cuda"))
+    monkeypatch.setattr(local, "run_in_stacks", lambda *words, **named: given.update(named) or {})
+    assert train_all({"a": tiny}, tmp_path, workers=workers, device="cuda") == {}
+    assert given["at_once"] == expected
+
+
+def test_what_clearly_fits_grows_with_the_runs_the_length_and_the_vocabulary(tiny, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**30, 2**30))
+    most = lambda config: max(n for n in range(1, 2_000) if fits_clearly(config, torch.device("cuda"), n))  # noqa: E731
+    long = replace(tiny, training=replace(tiny.training, length=8))
+    assert most(tiny) > most(long) > 1
+    assert most(tiny) > most(replace(tiny, task=replace(tiny.task, keys=2_000)))
 
 
 def test_a_stack_that_fails_in_a_process_names_each_of_its_runs(tiny, tmp_path):

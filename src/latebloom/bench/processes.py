@@ -32,7 +32,9 @@ WARM_UP = 30
 def bench_processes(device: torch.device, *, steps: int, tell: Tell) -> dict[str, Any]:
     """Return the seconds in which so many processes train the stacks, with set-up and tests."""
     seconds: dict[str, float] = {}
-    for count, length in ((max(COUNTS), WARM_UP), *((count, steps) for count in COUNTS)):
+    # This process trains too, if it is the only one.
+    warm_up = ((count, WARM_UP) for count in (max(COUNTS), 1))
+    for count, length in (*warm_up, *((count, steps) for count in COUNTS)):
         tell(f"{len(RECURRENCES)} stacks of {RUNS} runs and {length} steps in {count} processes")
         configs = {
             f"{name}-{seed}": replace(_run(name, length), seed=seed) for name in RECURRENCES for seed in range(RUNS)

@@ -24,7 +24,8 @@ def add_arguments(parser: Parser) -> None:
         "--workers",
         type=integer,
         metavar="N",
-        help="processes: of one run each on a CPU (default: one per core), of one stack each on a GPU (default: 4)",
+        help="processes: on a CPU one for each run (default: one per core), on a GPU one for each stack (default: 4; for "
+        "language models 1)",
     )
     add_device(parser)
     add_imports(parser)

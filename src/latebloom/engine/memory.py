@@ -52,10 +52,12 @@ def memory_of(device: torch.device) -> int:
 def fits_clearly(config: RunConfig, device: torch.device, runs: int) -> bool:
     """Return whether so many runs fit so easily into the free memory of a GPU that it need not be measured.
 
-    The kernels keep about ten numbers a unit, and attention without a kernel a few a pair of tokens.
+    The kernels keep about ten numbers a unit, attention without a kernel a few a pair of tokens, and the loss three a
+    word of the vocabulary and supervised token.
     """
     tokens = config.task.token_count(config.training.length)
     generous = GENEROUS * least_memory(config) * (1 + tokens / config.model.width)
+    generous += 12 * _largest_batch(config) * tokens * config.task.vocabulary_size
     free, _ = torch.cuda.mem_get_info(device)
     return runs * generous < SHARE * free
 

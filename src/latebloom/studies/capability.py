@@ -5,7 +5,7 @@ implementation is checked first, because a wrong one looks like a limit.
 
 Cost at scale `paper`: 2,100 runs in 200 stacks, 6.9 million seed-steps. A stack is the runs of one task, recurrence and
 initialization; it has 9 to 18 runs, which are too few to fill a GPU, so its 660,000 steps take as long as their
-launches. On an H200 with 14 processes and MPS (docs/performance.md) this takes about 7 minutes. So more seeds and rates
+launches. On an H200 with 14 processes and MPS (docs/performance.md) this takes about 6 minutes. So more seeds and rates
 are almost free, and more steps and initializations are not. Easier tasks therefore have fewer steps.
 
 Scale `small` has two of the tasks, with fewer steps for S3, and three seeds; its tuning stops the worse settings early.

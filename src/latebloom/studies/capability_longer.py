@@ -2,7 +2,7 @@
 
 In ten cells of `capability` suitable weights should exist, and no seed found them. Either training does not reach them,
 or the implementation cannot express them. Here these cells are trained three times as long, once with lengths that grow
-from two tokens and once with twice the blocks. What a seed holds then, the implementation can express.
+from two tokens and once with twice the blocks. What a seed holds with two blocks, the implementation can express.
 
 The settings are those that `capability` chose on its tuning seeds; nothing is tuned.
 """

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -53,9 +52,13 @@ def train_all(
     if chosen.type == "cuda":
         # A language model fills a GPU.
         at_once = workers or (1 if any(isinstance(one, OtherRun) for one in configs.values()) else STACKS_AT_ONCE)
-        elsewhere = partial(train_in_processes, folder=folder, device=chosen, at_once=at_once)
-        several: Any = {"at_once": at_once, "train_at_once": partial(elsewhere, observe=observe, stops=stops)}
-        return run_in_stacks(configs, folder, chosen, observe, stops=stops, **(several if at_once > 1 else {}))
+
+        def train_at_once(waves: list[Configs], number: int) -> dict[str, str]:
+            return train_in_processes(waves, folder, chosen, number, observe, stops)
+
+        return run_in_stacks(
+            configs, folder, chosen, observe, stops=stops, at_once=at_once, train_at_once=train_at_once
+        )
     waves = [{name: config} for name, config in unfinished(configs, folder, stops).items()]
     return train_in_processes(waves, folder, chosen, workers or usable_cores(), observe, stops)
 

@@ -3,6 +3,7 @@
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -39,30 +40,51 @@ def run_in_stacks(
     fit: Callable[[RunConfig, torch.device], int] = runs_that_fit,
     stops: Stops = NO_STOPS,
     at_once: int = 1,
-    train_at_once: Callable[[list[Configs]], dict[str, str]] | None = None,
+    train_at_once: Callable[[list[Configs], int], dict[str, str]] | None = None,
 ) -> dict[str, str]:
     """Train every configuration in `folder/name` to its end or its pause; return the reason for each that failed.
 
-    Several waves are trained one after the other in this process, or by `train_at_once`, `at_once` at a time.
+    Waves are trained one after the other in this process, or by `train_at_once`, which gets their number at once:
+    `at_once`, or fewer if the largest of them do not fit into the memory together.
     """
-    failures: dict[str, str] = {}
     _remove_finished_stacks(folder)
+    known: dict[str, int] = {}
 
-    def fit_beside_others(config: RunConfig, wanted: int) -> int:
+    def fitting(config: RunConfig, wanted: int) -> int:
+        """Return how many runs fit; `at_once` times the wanted number, without a measurement, if they clearly do."""
         if device.type == "cuda" and fits_clearly(config, device, wanted * at_once):
-            return wanted
-        return max(1, fit(config, device) // at_once)
+            return wanted * at_once
+        key = stack_key(config).hash
+        if key not in known:
+            known[key] = _fit_or_one(lambda config, wanted: fit(config, device), config, wanted)
+        return known[key]
 
-    waves = plan_waves(configs, folder, fit_beside_others, stops)
-    if train_at_once is not None and len(waves) > 1:
-        # The longest first, so that none is alone at the end.
-        return train_at_once(sorted(waves, key=_steps, reverse=True))
+    waves = plan_waves(configs, folder, fitting, stops)
+    if train_at_once is not None and at_once > 1 and len(waves) > 1:
+        shares = sorted((_share(wave, fitting) for wave in waves), reverse=True)
+        together = sum(total <= 1 for total in accumulate(shares))
+        if (number := min(at_once, together)) > 1:
+            # The longest first, so that none is alone at the end.
+            return train_at_once(sorted(waves, key=_steps, reverse=True), number)
+    failures: dict[str, str] = {}
     for wave in waves:
         failed = train_wave(wave, folder, device, observe, stop_of(wave, stops))
         for name in failed:
             observe(name, Progress.of_failed(wave[name].training.steps))
         failures |= failed
     return failures
+
+
+def _share(wave: Configs, fitting: Callable[[RunConfig, int], int]) -> float:
+    """Return the share of the memory that a wave takes; a run of another kind is not measured, and counts for none,
+    because it is trained beside others only where the user asks for it."""
+    largest = max(wave.values(), key=_noise)
+    return 0.0 if isinstance(largest, OtherRun) else len(wave) / fitting(largest, len(wave))
+
+
+def _noise(config: RunConfig) -> float:
+    """Return the state noise, which takes memory too."""
+    return 0.0 if isinstance(config, OtherRun) else config.training.state_noise
 
 
 def _steps(wave: Configs) -> int:
@@ -170,7 +192,7 @@ def plan_waves(
         shapes.setdefault((stack_key(config).hash, stops.get(name), paused[name]), {})[name] = config
     for shape in shapes.values():
         names = list(shape)
-        largest = max(shape.values(), key=lambda config: config.training.state_noise)  # noise takes memory too
+        largest = max(shape.values(), key=_noise)
         at_once = 1 if len(names) == 1 else min(MOST_AT_ONCE, _fit_or_one(fit, largest, len(names)))
         count = -(-len(names) // at_once)
         even = -(-len(names) // count)  # 100 runs of which 60 fit: two waves of 50

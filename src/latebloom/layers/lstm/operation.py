@@ -164,6 +164,6 @@ class _Fused(torch.autograd.Function):
         flat = gates.flatten(1, 2)
         d_x = exact_bmm(flat, input_weight.to(flat.dtype)).view_as(cells)
         d_weights = [exact_bmm(flat.mT, part.flatten(1, 2)) for part in factors]
-        if len(d_weights) == 1:  # copied, because views would share memory, and clipping in place would scale it twice
+        if len(d_weights) == 1:  # copied, because the optimizer reads contiguous gradients
             d_weights = [part.contiguous() for part in d_weights[0].chunk(2, dim=-1)]
         return d_x, *d_weights, d_bias, d_hidden, d_cell, None
