@@ -24,8 +24,8 @@ def add_arguments(parser: Parser) -> None:
         "--workers",
         type=integer,
         metavar="N",
-        help="processes: one for each run on a CPU (default: one per core), one for each stack on a GPU (default: 4, or 1 "
-        "for language models)",
+        help="processes: one for each run on a CPU (default: one per core), one for each stack on a GPU (default: 4, "
+        "or 1 for language models)",
     )
     add_device(parser)
     add_imports(parser)

@@ -387,9 +387,7 @@ class _Loop:
                 is_good = last is not None and checkpoint_step(last) < run.failed_step
                 failed[name] = journal.non_finite(run, last if is_good else None)
             else:
-                model = self.trainer.backend.model(index)
-                if not self.is_stack:
-                    model = model.to(self.trainer.device)  # a stack of one returns it on the CPU
+                model = self.trainer.model(index)
                 if folder is not None:
                     write_times(folder.path, self.times.share(len(self.names)))
                 trained[name] = journal.conclude(

@@ -353,6 +353,11 @@ class Trainer:
         for run, kept in zip(self.runs, runs, strict=True):
             run.load_state_dict(kept)
 
+    def model(self, index: int) -> SequenceModel:
+        """Return the model of a run: on the CPU if it is in a stack, and where it was trained if it is alone."""
+        model = self.backend.model(index)
+        return model.to(self.device) if self._is_saved_alone else model
+
     def part(self, index: int) -> tuple[Tensors, dict[str, Any]]:
         """Return tensors and state of one run, as if it was trained alone."""
         run = self.runs[index]
