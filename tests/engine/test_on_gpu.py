@@ -115,6 +115,15 @@ def test_no_two_gradients_share_memory(paper, mode, noise):
     assert all(end <= start for (_, end), (start, _) in pairwise(spans))
 
 
+@pytest.mark.parametrize("width", [64, 128])
+def test_the_model_of_a_run_is_where_it_was_trained(paper, width):
+    """Whether it was trained as a stack of one or not."""
+    training = replace(paper.training, steps=3, full=Phase(batch_size=4, warmup=1))
+    short = replace(paper, model=replace(paper.model, width=width), delay=None, training=training)
+    trained = run(replace(short, evaluation=Evaluating(multiples=(1,), sequences=8)), device="cuda")
+    assert {parameter.device.type for parameter in trained.model.parameters()} == {"cuda"}
+
+
 def test_most_steps_are_replayed(paper):
     trainer = Trainer([paper], GPU)
     for _ in range(100):
