@@ -48,7 +48,8 @@ def read_plan(name: str, scale: Scale, seeds: int | None = None) -> tuple[str, P
     plan = plan_of(study, scale)
     if seeds is not None:
         require(1 <= seeds <= 100_000, "seeds", seeds, "from 1 to 100000")
-        plan = replace(plan, seeds=range(seeds), arms=[replace(arm, seeds=()) for arm in plan.arms])
+        first = min(plan.seeds, default=0)  # those of a study on fresh seeds begin where nothing was chosen
+        plan = replace(plan, seeds=range(first, first + seeds), arms=[replace(arm, seeds=()) for arm in plan.arms])
     return study.name, plan
 
 

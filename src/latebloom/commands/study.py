@@ -18,7 +18,12 @@ def add_arguments(parser: Parser) -> None:
         help="seeds and steps: tiny takes minutes on two cores, small (not of every study) an hour or two; paper and "
         "large need a GPU (default: paper)",
     )
-    parser.add_argument("--seeds", type=integer, metavar="N", help="number of seeds, instead of the scale's")
+    parser.add_argument(
+        "--seeds",
+        type=integer,
+        metavar="N",
+        help="number of seeds, from the study's first one on, instead of the scale's",
+    )
     add_out(parser, "folder of the study (default: studies/NAME-SCALE)")
     parser.add_argument(
         "--workers",
