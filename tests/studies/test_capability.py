@@ -16,6 +16,7 @@ from latebloom.results.file import read_results, write_results
 from latebloom.studies.capability import MULTIPLES, PREDICTED, SIZES, TASKS
 from latebloom.studies.capability_longer import CHOSEN, LONGER
 from latebloom.studies.find import find_study, plan_of
+from latebloom.study import read_plan
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -43,6 +44,11 @@ def test_the_scale_for_two_cores_has_two_of_the_tasks_and_the_same_choices():
         }
         assert len(set(arm.choices)) == 6
     assert min(plan.seeds) == 5_000
+
+
+def test_another_number_of_seeds_begins_with_the_same_seed():
+    assert list(read_plan("capability", "paper", 3)[1].seeds) == [5_000, 5_001, 5_002]
+    assert list(read_plan("timing", "paper", 2)[1].seeds) == [0, 1]
 
 
 def test_it_costs_what_its_docstring_says():
