@@ -16,7 +16,7 @@ pytest.importorskip("triton")
 
 @pytest.fixture(autouse=True)
 def fused(monkeypatch):
-    monkeypatch.setattr(module, "uses_fused_kernel", lambda x: x.dtype == torch.float32)
+    monkeypatch.setattr(module, "is_float32_on_gpu", lambda x: x.dtype == torch.float32)
 
 
 def inputs_of(device, *shape) -> list[Tensor]:
@@ -104,7 +104,7 @@ def test_the_layer_computes_with_the_kernel_what_it_computes_with_the_scan(devic
     first, state = layer(x[:, :4], noise=noise[:, :4])
     second, end = layer(x[:, 4:], state, noise[:, 4:])
     torch.testing.assert_close((torch.cat([first, second], dim=1), end), (whole, last))
-    monkeypatch.setattr(module, "uses_fused_kernel", lambda x: False)
+    monkeypatch.setattr(module, "is_float32_on_gpu", lambda x: False)
     torch.testing.assert_close(layer(x, noise=noise), (whole, last))
 
 

@@ -26,6 +26,9 @@ MOST_GRADIENTS = 128
 FIELDS = tl.constexpr(5)
 """Numbers of a block: its gradient, its first and last column there, the gradient's size, and its column in a row."""
 
+SCALES = tl.constexpr(5)
+"""Numbers of a group of a model: its step count, the factors of gradient and weight decay, its rate, and the root by
+which the second moment is divided."""
 
 # A thread loads four numbers side by side, in one instruction if the compiler knows that their address and the bound of
 # the mask are multiples of 4, which it is told in each kernel, since it forgets it where a function ends. Otherwise
@@ -76,7 +79,7 @@ def _scales_kernel(
     partials, norms, scales, rates, counts, block_count, rates_stride, counts_stride, weight_decay, clip,
     LOG_FIRST: tl.constexpr, LOG_SECOND: tl.constexpr, GROUPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write the norm of a model, and for each group: whether it moves, clipping, decay, rate, and the moments' root."""
+    """Write the norm of a model, and the `SCALES` of each group."""
     model = tl.program_id(0).to(tl.int64)
     parts = tl.arange(0, BLOCK)
     squares = tl.zeros([BLOCK], tl.float32)
@@ -92,7 +95,7 @@ def _scales_kernel(
         # In float64, because the first corrections are differences of almost equal numbers.
         done = tl.maximum(count, 1.0).to(tl.float64)
         correction = (1 - tl.exp(done * LOG_FIRST)).to(tl.float32)
-        place = scales + (model * GROUPS + group) * 5
+        place = scales + (model * GROUPS + group) * SCALES
         tl.store(place, count)
         tl.store(place + 1, scale)
         tl.store(place + 2, 1 - rate * weight_decay)
@@ -107,7 +110,7 @@ def _adamw_update_kernel(
 ):  # fmt: skip
     model, gradient, place, column, start, stop = _block(table, plan)
     places = gradient + place
-    scales += (model * GROUPS + tl.load(groups + tl.program_id(0))) * 5
+    scales += (model * GROUPS + tl.load(groups + tl.program_id(0))) * SCALES
     within, row = tl.arange(0, BLOCK), model * column_count + column
     size = tl.where(tl.load(scales) > 0, stop - start, 0)
     if ALIGNED:
@@ -164,18 +167,18 @@ def update(
 ) -> Tensor:
     """Do one step of all models in place, with at most three groups, and return the norms (S,) of the gradients."""
     models, columns = parameters.shape
-    end, groups = len(gradients), rates.shape[1]
+    groups = rates.shape[1]
     dense = [gradient.contiguous() for gradient in gradients]
     sizes = tuple(gradient[0].numel() for gradient in dense)
     aligned = all(number % 4 == 0 for number in (columns, *sizes, *ends))
     aligned = aligned and all(gradient.data_ptr() % 16 == 0 for gradient in dense)
     options = {"ALIGNED": aligned, "BLOCK": BLOCK, "num_warps": WARPS}
     plan, group_of = _plan(sizes, ends, parameters.device)
-    table = torch.empty(end, dtype=torch.int64, device=parameters.device)
-    for start in range(0, end, MOST_GRADIENTS):
+    table = torch.empty(len(dense), dtype=torch.int64, device=parameters.device)
+    for start in range(0, len(dense), MOST_GRADIENTS):
         _addresses_kernel[(1,)](tuple(dense[start : start + MOST_GRADIENTS]), table[start:], num_warps=1)
     partials, norms = parameters.new_empty(models, len(plan)), parameters.new_empty(models)
-    scales = parameters.new_empty(models, groups, 5)
+    scales = parameters.new_empty(models, groups, SCALES.value)
     _squares_kernel[(len(plan), models)](
         table, plan, group_of, counts, partials, counts.stride(0), SOME_REST=some_rest, **options
     )

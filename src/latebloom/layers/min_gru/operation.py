@@ -21,13 +21,8 @@ def min_gru(projected: Tensor, state: Tensor | None, noise: Tensor | None, posit
     `projected` (B, T, 2D) holds the candidate and the update gate before their activation. A state (B, D) of None is
     zero.
     """
-    compute = _fused if uses_fused_kernel(projected) else _by_scan
+    compute = _fused if is_float32_on_gpu(projected) else _by_scan
     return compute(projected, state, noise, positive)
-
-
-def uses_fused_kernel(x: Tensor) -> bool:
-    """Return whether the fused kernel supports this input: float32 on a GPU."""
-    return is_float32_on_gpu(x)
 
 
 def _by_scan(projected: Tensor, state: Tensor | None, noise: Tensor | None, positive: bool) -> Tensor:
