@@ -36,7 +36,7 @@ class DelayedAttention(DelayCallback, L.Callback):
             return
         awaiting.add(pl_module)
         # Weight averaging replaces the weights of a checkpoint, without their mark, so this callback comes after it. A
-        # new list, because Lightning is iterating over the present one.
+        # new list, because Lightning is iterating over the present one. Its `Trainer` does not declare the attribute.
         callbacks = [one for one in trainer.callbacks if one is not self]  # type: ignore[attr-defined]
         last = max((i for i, one in enumerate(callbacks) if isinstance(one, AVERAGING)), default=None)
         if last is not None:
